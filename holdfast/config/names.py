@@ -1,0 +1,98 @@
+"""Strings that two packages must agree on. One home each, so that a rename is one edit.
+
+Everything below `run_dir` lives on the storage that all nodes share; see docs/architecture.md for who writes what.
+"""
+
+from __future__ import annotations
+
+# --- exit codes of a pod (design section 4). NVRx's own codes are never passed on: 0 and 1 can each mean either. ---
+EXIT_COMPLETE = 0
+EXIT_RETRY = 1
+"""Anything that Kubernetes should answer with a new pod or a new generation."""
+EXIT_PREEMPTED = 75
+"""SIGTERM was received, or this pod belongs to an older generation. Retry elsewhere."""
+EXIT_CONFIG = 78
+"""The input is wrong; a restart cannot cure it. The JobSet fails."""
+EXIT_GIVE_UP = 93
+"""The stop rule has spoken; a restart would repeat the failure. The JobSet fails."""
+TERMINAL_CODES = (EXIT_CONFIG, EXIT_GIVE_UP)
+
+# --- files in the run directory ---
+COMPLETE = "COMPLETE"
+"""JSON. Written last by rank 0, after the final checkpoint was committed."""
+TERMINAL = "TERMINAL.json"
+"""JSON {code, reason, rank, step, attempt}. First writer wins."""
+GENERATION = "generation.json"
+"""JSON: the one owner of the run directory: generation, size, who. Written once per generation, by its control pod."""
+GENERATIONS = "generations"
+"""Folder of claims, heartbeats and ends of generations."""
+RUN_YAML = "run.yaml"
+CHECKPOINTS = "checkpoints"
+EVENTS = "events"
+ATTEMPTS = "attempts"
+FAULTS = "faults"
+LOGS = "logs"
+TOKEN_CACHE = "cache/tokens"
+"""Below the shared storage: tokenized shards, one folder per fingerprint, shared by all runs."""
+
+# --- inside checkpoints/ ---
+STEP_PREFIX = "step-"
+"""`step-00000030/` holds one checkpoint in torch DCP layout. It counts only with COMMITTED in it."""
+PARTIAL_SUFFIX = ".partial"
+"""`step-00000030.g1-c0-r0.partial/`: being written by that attempt, or torn when it died. Never restored."""
+COMMITTED = "COMMITTED.json"
+LATEST = "LATEST"
+"""Text: the name of the newest committed step folder. A convenience for people; restore does not rely on it."""
+
+# --- Kubernetes ---
+CONTROL = "control"
+WORKERS = "workers"
+TRAINER_CONTAINER = "trainer"
+CONTROL_CONTAINER = "control"
+STORE_PORT = 29400
+"""nvrx-control's TCPStore: rendezvous of the launchers, and the process-group store of the ranks."""
+STORE_PORT_NAME = "store"
+READY_FILE = "ready"
+"""In HOLDFAST_SCRATCH; exists while the pod's launcher runs. The readiness probe of a worker looks for it."""
+CONFIG_MOUNT = "/etc/holdfast"
+SCRATCH_MOUNT = "/run/holdfast"
+SHM_MOUNT = "/dev/shm"
+LOCAL_MOUNT = "/local"
+
+# --- environment variables that the manifest sets for our own code ---
+ENV_STORAGE = "HOLDFAST_STORAGE"
+"""Where the shared file system is mounted. Relative data paths start here."""
+ENV_SCRATCH = "HOLDFAST_SCRATCH"
+"""Pod-local folder for sockets, pid and readiness files."""
+ENV_POD = "HOLDFAST_POD"
+ENV_NODE = "HOLDFAST_NODE"
+ENV_POD_IP = "HOLDFAST_POD_IP"
+ENV_STORE = "HOLDFAST_STORE"
+"""host:port of the control pod's store."""
+ENV_MASTER = "HOLDFAST_MASTER"
+"""DNS name of node 0; only torchrun needs it."""
+ENV_JOB = "HOLDFAST_JOB"
+ENV_JOBSET_ATTEMPT = "HOLDFAST_JOBSET_ATTEMPT"
+ENV_GROUP_RANK = "GROUP_RANK"
+"""NVRx's name: the infrastructure rank of the node. From the pod's job-index label."""
+
+# --- environment variables that the supervisor adds for the launcher and its ranks ---
+ENV_GENERATION = "HOLDFAST_GENERATION"
+ENV_TOKEN = "HOLDFAST_TOKEN"
+
+# --- sections of the rank monitor; the step section must be called `step` for NVRx to start its out-of-section clock ---
+SECTION_INIT = "init"
+SECTION_RESTORE = "restore"
+SECTION_STEP = "step"
+SECTION_CHECKPOINT = "checkpoint"
+
+
+def step_folder(step: int) -> str:
+    """Folder name of a committed step: `step-00000030`."""
+    return f"{STEP_PREFIX}{step:08d}"
+
+
+def step_of(folder: str) -> int | None:
+    """The step that a folder name stands for, or None if it is not a plain step folder."""
+    digits = folder.removeprefix(STEP_PREFIX)
+    return int(digits) if folder.startswith(STEP_PREFIX) and digits.isdigit() else None

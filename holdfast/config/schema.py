@@ -1,0 +1,322 @@
+"""`RunConfig`: a complete description of one run. Frozen, unknown keys refused, units in the names.
+
+Each field carries its meaning and its limits. What involves more than one field is checked in checks.py; sizes that
+follow from the model are formulas in sizing.py. No AWS identifier and no secret enters a config.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from holdfast.config.instances import CATALOG, Instance
+
+
+def _no_booleans(value: Any) -> Any:
+    """YAML `true` must not count as the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not a boolean")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_booleans)]
+Real = Annotated[float, BeforeValidator(_no_booleans), Field(allow_inf_nan=False)]
+Seconds = Annotated[Real, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, no unknown keys, attribute docstrings become schema descriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class Cluster(Section):
+    """How many nodes of which kind. One pod per node."""
+
+    instance_type: str = "cpu"
+    """EC2 instance type from holdfast/config/instances.py, or `cpu` for the local runner."""
+    nodes: Annotated[Whole, Field(ge=1, le=1024)] = 2
+    """Nodes that train. World size is nodes x ranks_per_node."""
+    ranks_per_node: Annotated[Whole, Field(ge=1, le=16)] = 1
+    """Training processes per node; one per GPU."""
+    grace_period_s: Annotated[Whole, Field(ge=5, le=3600)] = 900
+    """terminationGracePeriodSeconds of a worker pod: time between SIGTERM and SIGKILL."""
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "holdfast"
+    """Kubernetes namespace of the job."""
+
+
+class Storage(Section):
+    """The file system that all nodes share."""
+
+    mount_path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/fsx"
+    """Where it is mounted in every pod. Run directories are <mount_path>/runs/<name>."""
+    claim: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "fsx"
+    """PersistentVolumeClaim that the pods mount."""
+    deployment_type: Literal["SCRATCH_2", "PERSISTENT_2"] = "SCRATCH_2"
+    """FSx for Lustre deployment type. SCRATCH_2 is not replicated; PERSISTENT_2 is."""
+    capacity_gib: Annotated[Whole, Field(ge=1200, le=1_000_000)] = 1200
+    """Size of the file system: 1200, 2400, or a multiple of 2400."""
+    throughput_mbps_per_tib: Literal[125, 250, 500, 1000] | None = None
+    """PERSISTENT_2 only: MB/s of throughput per TiB. SCRATCH_2 has a fixed 200."""
+    accept_slow_writes: str | None = None
+    """A reason. Turns the refusal of a file system that is too slow for the checkpoint interval into a warning."""
+
+
+class Model(Section):
+    """A Hugging Face causal language model, built from a config; no weights are downloaded."""
+
+    family: Literal["llama", "gpt2", "qwen2", "mistral"] = "llama"
+    """Hugging Face model_type."""
+    hidden_size: Annotated[Whole, Field(ge=8)] = 64
+    """Width of the residual stream."""
+    intermediate_size: Annotated[Whole, Field(ge=8)] = 128
+    """Width of the feed-forward layer."""
+    layers: Annotated[Whole, Field(ge=1)] = 2
+    """Number of transformer blocks; each is one FSDP unit."""
+    heads: Annotated[Whole, Field(ge=1)] = 4
+    """Attention heads."""
+    kv_heads: Annotated[Whole, Field(ge=1)] = 4
+    """Key/value heads (grouped-query attention). GPT-2 has as many as heads."""
+    vocab_size: Annotated[Whole, Field(ge=2)] = 256
+    """Size of the vocabulary; at least the tokenizer's."""
+    max_positions: Annotated[Whole, Field(ge=2)] = 2048
+    """Longest sequence the model accepts."""
+    rope_theta: Annotated[Real, Field(gt=0)] = 10000.0
+    """Base of the rotary position embedding (not for GPT-2)."""
+    tie_embeddings: bool = False
+    """Whether input and output embeddings are one tensor."""
+    dropout: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    """Dropout probability (attention, and residual where the family has it)."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute type of parameters in forward and backward. Master weights and optimizer state are float32."""
+
+
+class Data(Section):
+    """Where tokens come from. The order of samples is a pure function of (seed, step)."""
+
+    path: tuple[str, ...] = ()
+    """Text files or folders of them; relative paths start at the shared storage. Empty: the interpreter's own
+    standard-library source, which is always there."""
+    tokenizer: str = "bytes"
+    """`bytes` (256 tokens), or the name or folder of a Hugging Face tokenizer."""
+    sequence_length: Annotated[Whole, Field(ge=2)] = 64
+    """Tokens per sample."""
+    limit_mib: Annotated[Real, Field(gt=0)] | None = None
+    """Read at most so much text. Null reads everything."""
+
+
+class Training(Section):
+    """Steps, batch and optimizer."""
+
+    steps: Annotated[Whole, Field(ge=1)] = 60
+    """Optimizer updates in all."""
+    global_batch_size: Annotated[Whole, Field(ge=1)] = 8
+    """Samples per step over all ranks. The same at any world size."""
+    micro_batch_size: Annotated[Whole, Field(ge=1)] = 4
+    """Samples per rank and forward pass; the rest is gradient accumulation."""
+    learning_rate: Annotated[Real, Field(gt=0)] = 1e-3
+    """Peak learning rate of AdamW."""
+    min_learning_rate_ratio: Annotated[Real, Field(ge=0, le=1)] = 0.1
+    """Learning rate at the last step, as a part of the peak."""
+    warmup_steps: Annotated[Whole, Field(ge=0)] = 10
+    """Steps of linear warm-up, then cosine decay."""
+    weight_decay: Annotated[Real, Field(ge=0)] = 0.1
+    """AdamW weight decay."""
+    beta1: Annotated[Real, Field(gt=0, lt=1)] = 0.9
+    """AdamW beta 1."""
+    beta2: Annotated[Real, Field(gt=0, lt=1)] = 0.95
+    """AdamW beta 2."""
+    clip_norm: Annotated[Real, Field(gt=0)] = 1.0
+    """Gradient norm is clipped to this."""
+    min_step_s: Annotated[Real, Field(ge=0)] = 0.0
+    """Pad every step to this length. For demonstrations and tests: makes a toy model's step as long as a real one's."""
+
+
+class Checkpoint(Section):
+    """How often state is saved, and what a save may cost."""
+
+    mode: Literal["async", "sync", "off"] = "async"
+    """async: staged copy and background write. sync: the step waits for the commit. off: none."""
+    interval_steps: Annotated[Whole, Field(ge=1)] = 10
+    """A save every so many steps, and at the last."""
+    keep_last: Annotated[Whole, Field(ge=2)] = 2
+    """Committed checkpoints to keep. At least 2: the newest may turn out damaged."""
+    keep_every_steps: Annotated[Whole, Field(ge=1)] | None = None
+    """Keep every checkpoint whose step is a multiple of this for ever."""
+    writer_threads: Annotated[Whole, Field(ge=1, le=64)] = 2
+    """Files written in parallel by one rank's writer process."""
+    persist_timeout_s: Seconds = 900
+    """A background write (stage to commit) that takes longer is counted as failed and its writer replaced."""
+    max_failed_saves: Annotated[Whole, Field(ge=1)] = 3
+    """So many failed saves in a row end the run: it would lose ever more work while looking healthy."""
+    verify: Literal["full", "sizes"] = "full"
+    """What restore checks before it trusts a committed checkpoint: checksums of all bytes, or file sizes only."""
+
+
+class Recovery(Section):
+    """The four layers and their limits. Every timeout of the job is here."""
+
+    in_process: bool = False
+    """Layer 1: NVRx inprocess.Wrapper around train(attempt)."""
+    in_job: bool = True
+    """Layer 2: ft_launcher with rank monitors. Off: torchrun without restarts."""
+    spares: Annotated[Whole, Field(ge=0, le=64)] = 1
+    """Hot-spare nodes beside cluster.nodes."""
+    replacement_budget: Annotated[Whole, Field(ge=0, le=1024)] = 16
+    """Unhealthy nodes that one generation may replace. NVRx counts them for ever and closes the rendezvous beyond
+    nodes + spares + budget."""
+    max_generations: Annotated[Whole, Field(ge=0, le=1000)] = 20
+    """JobSet restarts (all pods new) before the JobSet fails."""
+    max_in_job_restarts: Annotated[Whole, Field(ge=0, le=100_000)] = 1000
+    """A high backstop for ft_launcher. The real stop rule is same_step_limit."""
+    max_in_process_restarts: Annotated[Whole, Field(ge=1, le=100_000)] = 100
+    """Restarts inside one process before it hands over to layer 2."""
+    same_step_limit: Annotated[Whole, Field(ge=2, le=100)] = 3
+    """The same exception at the same step on so many attempts ends the run (exit 93)."""
+
+    first_section_timeout_s: Seconds = 120
+    """From the start of a rank process until the rank monitor has its first section (interpreter, import of torch)."""
+    init_section_timeout_s: Seconds = 600
+    """Process group, model build, data."""
+    restore_section_timeout_s: Seconds = 900
+    """Loading a checkpoint."""
+    step_section_timeout_s: Seconds = 300
+    """One optimizer step, compilation apart."""
+    checkpoint_section_timeout_s: Seconds = 1200
+    """Staging, and waiting for the previous save."""
+    out_of_section_timeout_s: Seconds = 120
+    """Time between sections."""
+    warmup_steps: Annotated[Whole, Field(ge=0)] = 2
+    """Steps after a restart for which step and out-of-section limits are the init limit (lazy initialization)."""
+
+    in_process_soft_timeout_s: Seconds = 60
+    """No progress for so long: the step is aborted and restarted in process."""
+    in_process_hard_timeout_s: Seconds = 90
+    """No progress for so long: the process is killed, and layer 2 takes over."""
+    in_process_heartbeat_timeout_s: Seconds = 30
+    """A rank whose monitor process is silent for so long counts as lost."""
+    in_process_barrier_timeout_s: Seconds = 120
+    """Ranks wait for one another at a restart at most so long."""
+    in_process_interval_s: Seconds = 0.2
+    """Poll interval of the in-process monitors."""
+    process_group_timeout_s: Seconds = 600
+    """Timeout of a collective. NCCL: above the hard timeout. Gloo, which cannot be aborted: below the soft one."""
+
+    monitor_interval_s: Seconds = 0.2
+    """How often the launcher looks at its ranks."""
+    workload_check_interval_s: Annotated[Real, Field(gt=0, le=0.5)] = 0.5
+    """How often the rank monitor looks at its timeouts."""
+    workers_stop_timeout_s: Annotated[Whole, Field(ge=1)] = 15
+    """SIGTERM to SIGKILL when the launcher stops its ranks for a restart."""
+    term_timeout_s: Annotated[Whole, Field(ge=1)] = 600
+    """SIGTERM to SIGKILL of the ranks when the pod is asked to end. Below the grace period."""
+    join_timeout_s: Annotated[Whole, Field(ge=10)] = 3600
+    """How long an open rendezvous waits for its nodes; at least the time to obtain a node."""
+    owner_lease_s: Seconds = 30
+    """An owner of the run directory that has not renewed its lease for so long is dead."""
+
+
+class Resume(Section):
+    """What may differ from the checkpoint on resume."""
+
+    allow_changes: tuple[str, ...] = ()
+    """Dotted keys (or sections) that may differ, e.g. `training.learning_rate`."""
+    step: Annotated[Whole, Field(ge=0)] | None = None
+    """Resume exactly this committed step; if it does not exist, stop and list those that do."""
+    must_resume: bool = False
+    """Refuse a fresh start when no committed checkpoint exists."""
+
+
+class Reliability(Section):
+    """What is assumed about failures; used for planning only."""
+
+    failure_rate: str = "rsc1"
+    """Preset from holdfast/config/failure_rates.py."""
+
+
+class Fault(Section):
+    """One thing to break on purpose. Fires once in the life of a run directory, also across restarts."""
+
+    kind: Literal["exception", "rank_sigkill", "hang", "node_loss", "control_loss"]
+    """exception: the rank raises. rank_sigkill: its process is killed. hang: it stops calling collectives. node_loss: its
+    node vanishes. control_loss: the control pod vanishes. The last two are done by the local runner."""
+    step: Annotated[Whole, Field(ge=1)]
+    """The fault acts at the start of this step."""
+    rank: Annotated[Whole, Field(ge=0)] = 0
+    """Rank at the time of the fault; without meaning for control_loss."""
+
+    @property
+    def id(self) -> str:
+        """Names the record that keeps it from firing twice."""
+        return f"{self.kind}-rank{self.rank}-step{self.step}"
+
+    @property
+    def by_runner(self) -> bool:
+        """Whether it is done from outside the pods."""
+        return self.kind in ("node_loss", "control_loss")
+
+
+class RunConfig(Section):
+    """A complete description of one run."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=28)]
+    """Name of the run: its folder, and the stem of its Kubernetes objects. DNS label of at most 28 characters, so that
+    `<name>-<hash>-workers-<index>-0-<suffix>` fits Kubernetes' 63."""
+    seed: Annotated[Whole, Field(ge=0, lt=2**31)] = 1234
+    """Seed of weights, sample order and dropout."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where ranks compute. cpu uses gloo, cuda NCCL, by the same code."""
+    image: str = "holdfast-trainer:local"
+    """Container image; pin it by digest for a cluster."""
+    cluster: Cluster = Cluster()
+    """Nodes."""
+    storage: Storage = Storage()
+    """Shared file system."""
+    model: Model = Model()
+    """Model."""
+    data: Data = Data()
+    """Data."""
+    training: Training = Training()
+    """Training."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Checkpoints."""
+    recovery: Recovery = Recovery()
+    """Recovery."""
+    resume: Resume = Resume()
+    """Resume."""
+    reliability: Reliability = Reliability()
+    """Failure rates."""
+    faults: tuple[Fault, ...] = ()
+    """Faults to inject. Empty in every real run."""
+
+    @property
+    def world_size(self) -> int:
+        """Training processes: nodes x ranks per node."""
+        return self.cluster.nodes * self.cluster.ranks_per_node
+
+    @property
+    def pods(self) -> int:
+        """Worker pods: training nodes and hot spares."""
+        return self.cluster.nodes + self.recovery.spares
+
+    @property
+    def max_nodes(self) -> int:
+        """Upper end of the launcher's --nnodes range."""
+        return self.cluster.nodes + self.recovery.spares + self.recovery.replacement_budget
+
+    @property
+    def run_dir(self) -> PurePosixPath:
+        """The run directory as a pod sees it."""
+        return PurePosixPath(self.storage.mount_path) / "runs" / self.name
+
+    @property
+    def instance(self) -> Instance:
+        """Facts about the node type."""
+        return CATALOG[self.cluster.instance_type]
+
+    @property
+    def accumulation(self) -> int:
+        """Forward passes per rank and step."""
+        return self.training.global_batch_size // (self.world_size * self.training.micro_batch_size)

@@ -1,0 +1,46 @@
+"""Byte counts that follow from a model, as plain formulas. Compared with transformers' own modules in tests."""
+
+from __future__ import annotations
+
+from holdfast.config.schema import Model, RunConfig
+
+MASTER_BYTES = 4
+"""float32 master weight."""
+ADAM_BYTES = 8
+"""Two float32 moments."""
+
+
+def parameters(model: Model) -> int:
+    """Number of parameters of the model, tied embeddings counted once."""
+    return _gpt2(model) if model.family == "gpt2" else _llama_like(model)
+
+
+def _llama_like(m: Model) -> int:
+    head = m.hidden_size // m.heads
+    kv = m.kv_heads * head
+    attention = m.hidden_size * (2 * m.hidden_size + 2 * kv)
+    if m.family == "qwen2":
+        attention += m.hidden_size + 2 * kv  # biases of q, k, v
+    mlp = 3 * m.hidden_size * m.intermediate_size
+    block = attention + mlp + 2 * m.hidden_size
+    embeddings = m.vocab_size * m.hidden_size * (1 if m.tie_embeddings else 2)
+    return m.layers * block + m.hidden_size + embeddings
+
+
+def _gpt2(m: Model) -> int:
+    attention = m.hidden_size * 3 * m.hidden_size + 3 * m.hidden_size + m.hidden_size * m.hidden_size + m.hidden_size
+    mlp = 2 * m.hidden_size * m.intermediate_size + m.intermediate_size + m.hidden_size
+    block = attention + mlp + 4 * m.hidden_size
+    embeddings = (m.vocab_size + m.max_positions) * m.hidden_size
+    untied = 0 if m.tie_embeddings else m.vocab_size * m.hidden_size
+    return m.layers * block + 2 * m.hidden_size + embeddings + untied
+
+
+def checkpoint_bytes(config: RunConfig) -> int:
+    """Bytes of one checkpoint over all ranks: float32 weights and two float32 Adam moments."""
+    return parameters(config.model) * (MASTER_BYTES + ADAM_BYTES)
+
+
+def staging_bytes_per_node(config: RunConfig) -> int:
+    """Host memory that staged copies take on one node: the node's part of one checkpoint."""
+    return -(-checkpoint_bytes(config) // config.cluster.nodes)

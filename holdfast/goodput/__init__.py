@@ -1,0 +1,1 @@
+"""Where the time went: the event log that every process writes, and the ledger that accounts for all of it."""
