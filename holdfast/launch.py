@@ -22,9 +22,12 @@ class Variable:
     field_path: str | None = None
 
 
-def job_name(config: RunConfig) -> str:
-    """`<name>-<hash8>`: a changed config or image is a new job, since a Job's pod template cannot change."""
-    return f"{config.name}-{hashlib.sha256(dump(config).encode()).hexdigest()[:8]}"
+def job_name(config: RunConfig, shape: str) -> str:
+    """`<name>-<hash8>`: what cannot change in a JobSet makes a new one instead of an apply that is refused.
+
+    shape: text of the objects themselves, which also change with Holdfast's own code while the config stays.
+    """
+    return f"{config.name}-{hashlib.sha256((dump(config) + shape).encode()).hexdigest()[:8]}"
 
 
 def control_host(job: str) -> str:
@@ -117,12 +120,10 @@ def _rank_environment(config: RunConfig) -> list[Variable]:
             Variable("FI_EFA_USE_HUGE_PAGE", "a fork with huge pages mapped can fail to allocate", value="0")
         )
     elif config.instance.gpus:
-        variables += [
-            Variable("NCCL_NET_PLUGIN", "no EFA on this instance type", value="none"),
-            Variable(
-                "NCCL_SHM_USE_CUDA_MEMCPY", "these GPUs lack peer access; copies through shm are faster", value="1"
-            ),
-        ]
+        variables.append(Variable("NCCL_NET_PLUGIN", "no EFA on this instance type", value="none"))
+        if not config.instance.peer_access:
+            why = "GPUs without peer access; copies through shm are faster"
+            variables.append(Variable("NCCL_SHM_USE_CUDA_MEMCPY", why, value="1"))
     return variables
 
 

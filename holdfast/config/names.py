@@ -80,7 +80,7 @@ ENV_GROUP_RANK = "GROUP_RANK"
 ENV_GENERATION = "HOLDFAST_GENERATION"
 ENV_TOKEN = "HOLDFAST_TOKEN"
 
-# --- sections of the rank monitor; the step section must be called `step` for NVRx to start its out-of-section clock ---
+# --- sections of the rank monitor; NVRx starts its out-of-section clock at the first section called `step` ---
 SECTION_INIT = "init"
 SECTION_RESTORE = "restore"
 SECTION_STEP = "step"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.config.schema import Model, RunConfig
+from holdfast.config.schema import Model, RunConfig, Storage
 
 MASTER_BYTES = 4
 """float32 master weight."""
 ADAM_BYTES = 8
 """Two float32 moments."""
+SCRATCH_2_MBPS_PER_TIB = 200
+"""Fixed by FSx for the deployment type SCRATCH_2."""
+GIB = 2**30
 
 
 def parameters(model: Model) -> int:
@@ -44,3 +47,14 @@ def checkpoint_bytes(config: RunConfig) -> int:
 def staging_bytes_per_node(config: RunConfig) -> int:
     """Host memory that staged copies take on one node: the node's part of one checkpoint."""
     return -(-checkpoint_bytes(config) // config.cluster.nodes)
+
+
+def kept_checkpoints(config: RunConfig) -> int:
+    """Checkpoints on storage at the worst moment: the newest ones, those kept for ever, and one being written."""
+    every = config.checkpoint.keep_every_steps
+    return config.checkpoint.keep_last + 1 + (config.training.steps // every if every else 0)
+
+
+def storage_bytes_per_s(storage: Storage) -> float:
+    """Throughput that FSx for Lustre promises for this size and type; its megabyte is 10^6 bytes."""
+    return storage.capacity_gib / 1024 * (storage.throughput_mbps_per_tib or SCRATCH_2_MBPS_PER_TIB) * 1e6

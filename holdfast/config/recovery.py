@@ -1,0 +1,112 @@
+"""The sections for when something breaks: recovery layers and their limits, resume, failure rates, injected faults."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from holdfast.config.section import Real, Seconds, Section, Whole
+
+
+class Recovery(Section):
+    """The four layers and their limits. Every timeout of the job is here."""
+
+    in_process: bool = False
+    """Layer 1: NVRx inprocess.Wrapper around train(attempt)."""
+    in_job: bool = True
+    """Layer 2: ft_launcher with rank monitors. Off: torchrun without restarts."""
+    spares: Annotated[Whole, Field(ge=0, le=64)] = 1
+    """Hot-spare nodes beside cluster.nodes."""
+    replacement_budget: Annotated[Whole, Field(ge=0, le=1024)] = 16
+    """Unhealthy nodes that one generation may replace. NVRx counts them for ever and closes the rendezvous beyond
+    nodes + spares + budget."""
+    max_generations: Annotated[Whole, Field(ge=0, le=1000)] = 20
+    """JobSet restarts (all pods new) before the JobSet fails."""
+    max_in_job_restarts: Annotated[Whole, Field(ge=0, le=100_000)] = 1000
+    """A high backstop for ft_launcher. The real stop rule is same_step_limit."""
+    max_in_process_restarts: Annotated[Whole, Field(ge=1, le=100_000)] = 100
+    """Restarts inside one process before it hands over to layer 2."""
+    same_step_limit: Annotated[Whole, Field(ge=2, le=100)] = 3
+    """The same exception at the same step on so many attempts ends the run (exit 93)."""
+
+    first_section_timeout_s: Seconds = 120
+    """From the start of a rank process until the rank monitor has its first section (interpreter, import of torch)."""
+    init_section_timeout_s: Seconds = 600
+    """Process group, model build, data."""
+    restore_section_timeout_s: Seconds = 900
+    """Loading a checkpoint."""
+    step_section_timeout_s: Seconds = 300
+    """One optimizer step, compilation apart."""
+    checkpoint_section_timeout_s: Seconds = 1200
+    """Staging, and waiting for the previous save."""
+    out_of_section_timeout_s: Seconds = 120
+    """Time between sections."""
+    warmup_steps: Annotated[Whole, Field(ge=0)] = 2
+    """Steps after a restart for which step and out-of-section limits are the init limit (lazy initialization)."""
+
+    in_process_soft_timeout_s: Seconds = 60
+    """No progress for so long: the step is aborted and restarted in process."""
+    in_process_hard_timeout_s: Seconds = 90
+    """No progress for so long: the process is killed, and layer 2 takes over."""
+    in_process_heartbeat_timeout_s: Seconds = 30
+    """A rank whose monitor process is silent for so long counts as lost."""
+    in_process_barrier_timeout_s: Seconds = 120
+    """Ranks wait for one another at a restart at most so long."""
+    in_process_interval_s: Seconds = 0.2
+    """Poll interval of the in-process monitors."""
+    process_group_timeout_s: Seconds = 600
+    """Timeout of a collective. NCCL: above the hard timeout. Gloo, which cannot be aborted: below the soft one."""
+
+    monitor_interval_s: Seconds = 0.2
+    """How often the launcher looks at its ranks."""
+    workload_check_interval_s: Annotated[Real, Field(gt=0, le=0.5)] = 0.5
+    """How often the rank monitor looks at its timeouts."""
+    workers_stop_timeout_s: Annotated[Whole, Field(ge=1)] = 15
+    """SIGTERM to SIGKILL when the launcher stops its ranks for a restart."""
+    term_timeout_s: Annotated[Whole, Field(ge=1)] = 600
+    """SIGTERM to SIGKILL of the ranks when the pod is asked to end. Below the grace period."""
+    join_timeout_s: Annotated[Whole, Field(ge=10)] = 3600
+    """How long an open rendezvous waits for its nodes; at least the time to obtain a node."""
+    owner_lease_s: Seconds = 30
+    """An owner of the run directory that has not renewed its lease for so long is dead."""
+
+
+class Resume(Section):
+    """What may differ from the checkpoint on resume."""
+
+    allow_changes: tuple[str, ...] = ()
+    """Dotted keys (or sections) that may differ, e.g. `training.learning_rate`."""
+    step: Annotated[Whole, Field(ge=0)] | None = None
+    """Resume exactly this committed step; if it does not exist, stop and list those that do."""
+    must_resume: bool = False
+    """Refuse a fresh start when no committed checkpoint exists."""
+
+
+class Reliability(Section):
+    """What is assumed about failures; used for planning only."""
+
+    failure_rate: str = "rsc1"
+    """Preset from holdfast/config/failure_rates.py."""
+
+
+class Fault(Section):
+    """One thing to break on purpose. Fires once in the life of a run directory, also across restarts."""
+
+    kind: Literal["exception", "rank_sigkill", "hang", "node_loss", "control_loss"]
+    """exception: the rank raises. rank_sigkill: its process is killed. hang: it stops calling collectives. node_loss:
+    its node vanishes. control_loss: the control pod vanishes. The last two are done by the local runner."""
+    step: Annotated[Whole, Field(ge=1)]
+    """The fault acts at the start of this step."""
+    rank: Annotated[Whole, Field(ge=0)] = 0
+    """Rank at the time of the fault; without meaning for control_loss."""
+
+    @property
+    def id(self) -> str:
+        """Names the record that keeps it from firing twice."""
+        return f"{self.kind}-rank{self.rank}-step{self.step}"
+
+    @property
+    def by_runner(self) -> bool:
+        """Whether it is done from outside the pods."""
+        return self.kind in ("node_loss", "control_loss")

@@ -1,0 +1,142 @@
+"""One rank: `python -m trainer --config F --run-dir D`, started by ft_launcher or torchrun. Imports come in the order in
+which they are needed, each cost visible in the event log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from holdfast.config import ConfigError, RunConfig, load_file, names
+from holdfast.goodput.events import EventLog
+from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
+from trainer.runtime import Attempt, Identity
+
+
+def main() -> int:
+    """Run attempts until the run is complete. The exit code tells the launcher only whether it went well; pod codes are the
+    supervisor's, from the records."""
+    parser = argparse.ArgumentParser(prog="python -m trainer")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    identity = Identity.from_environment(os.environ)
+    logging.basicConfig(
+        level=logging.INFO, format=f"%(asctime)s rank {identity.rank} %(levelname)s %(message)s", stream=sys.stdout
+    )
+    run = RunDirectory(arguments.run_dir)
+    try:
+        config = load_file(arguments.config)
+        return rank(config, identity, run)
+    except ConfigError as error:
+        logging.error("%s", error)
+        run.write_terminal(Terminal(names.EXIT_CONFIG, str(error), rank=identity.rank))
+        return names.EXIT_CONFIG
+    except StaleGeneration as error:
+        logging.error("%s", error)
+        return names.EXIT_PREEMPTED
+
+
+def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
+    """Everything after the config is known."""
+    log = EventLog(
+        run.events,
+        "rank",
+        rank=identity.rank,
+        world_size=identity.world_size,
+        generation=identity.generation,
+        cycle=identity.cycle,
+        pod=identity.pod,
+        node=identity.node,
+    )
+    log.point("process_start", at=_process_started())
+    with log.span("import"):
+        from trainer.restart import heartbeat
+
+        pulse = heartbeat.connect()
+        log.point("monitored")
+        from trainer.imports import import_training_stack
+
+        import_training_stack(config.model.family)
+        import torch
+
+        from trainer.checkpoint.persist import Writer
+        from trainer.restart import in_process
+        from trainer.train import Survivors
+
+    torch.set_num_threads(
+        int(os.environ.get("OMP_NUM_THREADS", "1")) if config.device == "cpu" else torch.get_num_threads()
+    )
+    torch.use_deterministic_algorithms(config.device == "cpu")
+    storage = Path(os.environ[names.ENV_STORAGE])
+    writer = Writer(identity.rank, config.checkpoint.writer_threads)
+    survivors = Survivors(config, identity, run, storage, log, pulse, writer)
+    try:
+        in_process.run(
+            config, identity, lambda attempt: _attempt(attempt, survivors), lambda: run.terminal() is not None
+        )
+    finally:
+        writer.close()
+    return names.EXIT_COMPLETE
+
+
+def _attempt(attempt: Attempt, survivors: object) -> None:
+    """One attempt, with its start, its end and its failure on record."""
+    from trainer.checkpoint.checkpoints import SavesKeepFailing
+    from trainer.checkpoint.restore import NoCheckpoint
+    from trainer.restart import failures
+    from trainer.train import Survivors, train
+
+    assert isinstance(survivors, Survivors)
+    config, run, log, identity = survivors.config, survivors.run, survivors.log, survivors.identity
+    run.require_generation(attempt.generation)
+    log.point("attempt_start", restart=attempt.restart)
+    try:
+        train(attempt, survivors)
+    except (ConfigError, NoCheckpoint) as error:
+        # Wrong input stays wrong: no layer may restart it.
+        run.write_terminal(
+            Terminal(names.EXIT_CONFIG, str(error), identity.rank, survivors.step, str(attempt)), attempt.generation
+        )
+        log.point(
+            "attempt_end", restart=attempt.restart, outcome="exception", error=str(error)[:500], step=survivors.step
+        )
+        raise
+    except SavesKeepFailing as error:
+        log.point(
+            "attempt_end", restart=attempt.restart, outcome="exception", error=str(error)[:500], step=survivors.step
+        )
+        raise
+    except Exception as error:
+        log.point(
+            "attempt_end", restart=attempt.restart, outcome="exception", error=repr(error)[:500], step=survivors.step
+        )
+        logging.error("attempt %s failed at step %d: %r", attempt, survivors.step, error)
+        failures.record(run, attempt, identity.rank, survivors.step, error, config.recovery.same_step_limit)
+        raise
+    except BaseException as error:
+        # NVRx's asynchronous RankShouldRestart: another rank failed, or this one hung.
+        log.point(
+            "attempt_end", restart=attempt.restart, outcome="exception", error=type(error).__name__, step=survivors.step
+        )
+        raise
+    log.point("attempt_end", restart=attempt.restart, outcome="complete", step=survivors.step)
+
+
+def _process_started() -> float:
+    """Monotonic time at which the kernel started this process; the interpreter's own start is part of a restart."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        since_boot = ticks / os.sysconf("SC_CLK_TCK")
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.monotonic()
+    return time.monotonic() - (uptime - since_boot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Prune: delete checkpoints that retention no longer wants. Resumable, and never the newest committed ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from holdfast.config import names
+from holdfast.config.schema import Checkpoint
+from holdfast.run_directory import RunDirectory
+from trainer.checkpoint.restore import look
+from trainer.runtime import Attempt
+
+
+def superseded(committed: tuple[int, ...], keep: Checkpoint) -> list[int]:
+    """Committed steps that may go: all but the last `keep_last` and the multiples of `keep_every_steps`."""
+    old = sorted(committed)[: -keep.keep_last]
+    every = keep.keep_every_steps
+    return [step for step in old if every is None or step % every]
+
+
+def prune(run: RunDirectory, keep: Checkpoint, attempt: Attempt) -> None:
+    """Delete what retention does not keep. Rank 0 only, after a commit. Raises StaleGeneration, OSError.
+
+    The marker goes first: a removal that is cut short leaves an uncommitted folder, which the next one removes.
+    """
+    run.require_generation(attempt.generation)
+    found = look(run.checkpoints)
+    if not found.committed:
+        return
+    for step in superseded(found.committed, keep):
+        folder = run.checkpoints / names.step_folder(step)
+        (folder / names.COMMITTED).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    newest = max(found.committed)
+    for name in found.unfinished:
+        step = names.step_of(name)
+        if step is not None and step < newest:
+            shutil.rmtree(run.checkpoints / name)
+
+
+def remove_partials(run: RunDirectory, attempt: Attempt) -> list[str]:
+    """Delete what earlier attempts left half-written. Rank 0 only, at the start of an attempt. Returns the names."""
+    run.require_generation(attempt.generation)
+    removed = []
+    for folder in _partials(run.checkpoints):
+        if f".{attempt}-s" not in folder.name:
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # its dying writer may still add a file; the next attempt tries again
+            removed.append(folder.name)
+    return removed
+
+
+def _partials(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{names.STEP_PREFIX}*{names.PARTIAL_SUFFIX}")) if folder.is_dir() else []

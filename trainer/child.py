@@ -1,0 +1,123 @@
+"""One child process of the supervisor: its output is passed on line by line, it is stopped in order or killed, and none of
+its descendants outlives it. Launchers start ranks in sessions of their own, so a process-group kill is not enough.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import psutil
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become children of this process, so that they can be found and reaped. As PID 1 they do anyway."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+class Child:
+    """A running command. `on_line` gets each line of its output, in a thread of its own."""
+
+    def __init__(self, argv: list[str], environment: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            bufsize=1,
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._pass_on, args=(on_line,), daemon=True)
+        self._reader.start()
+
+    def _pass_on(self, on_line: Callable[[str], None]) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            on_line(line)
+
+    def code(self) -> int | None:
+        """Exit code (negative: signal), or None while it runs."""
+        return self._process.poll()
+
+    def ranks(self) -> list[psutil.Process]:
+        """Its direct children that are ranks. Rank monitors are forks of the launcher and have its command line."""
+        return [child for child in _children(self.pid) if _is_rank(child)]
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.code() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, limit_s: float) -> bool:
+        """Whether it ends within the limit."""
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill_all(self) -> None:
+        """Kill it and every process below this one, again until none is left; at most for 5 s."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            alive = [p for p in _children(os.getpid(), recursive=True) if _runs(p)]
+            if not alive:
+                break
+            for process in alive:
+                _kill(process)
+            time.sleep(0.02)
+            reap(self.pid)
+        self._process.poll()
+        self._reader.join(1)
+
+
+def reap(own: int) -> None:
+    """Collect adopted orphans that have ended, as PID 1 must; `own` is the child that subprocess collects itself."""
+    for process in _children(os.getpid()):
+        try:
+            if process.pid != own and process.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(process.pid, os.WNOHANG)
+        except (psutil.NoSuchProcess, ChildProcessError):
+            continue
+
+
+def _children(pid: int, recursive: bool = False) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=recursive)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    joined = " ".join(words)
+    return "-m trainer" in joined and "launcher" not in joined and "torchrun" not in joined
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        pass

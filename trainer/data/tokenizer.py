@@ -1,0 +1,108 @@
+"""Text to token ids: plain bytes, or any Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.config import ConfigError, Problem
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+
+BYTES = "bytes"
+_LONGEST_LINE = 1 << 20
+"""Characters of a line that are held back, so that no word is cut in two."""
+
+
+class Tokenizer(Protocol):
+    """`identity` changes whenever the same text would give other tokens. Every id is below `vocabulary`."""
+
+    identity: str
+    vocabulary: int
+
+    def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
+        """Token ids of one document, in pieces, of type `token_type(vocabulary)`."""
+
+
+def token_type(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The smallest unsigned type that holds every id."""
+    return np.dtype(np.uint8 if vocabulary <= 1 << 8 else np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+
+
+def load(name: str, storage: Path) -> Tokenizer:
+    """`bytes`, or a Hugging Face tokenizer by folder (relative ones start at `storage`) or name. Raises ConfigError."""
+    return Bytes() if name == BYTES else HuggingFace(name, storage)
+
+
+class Bytes:
+    """One token per byte: no vocabulary file, no text it cannot express."""
+
+    identity = BYTES
+    vocabulary = 256
+
+    def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
+        """See Tokenizer."""
+        for chunk in chunks:
+            yield np.frombuffer(chunk, dtype=np.uint8)
+
+
+class HuggingFace:
+    """A Hugging Face tokenizer. A document ends with its end-of-sequence token, if it has one."""
+
+    def __init__(self, name: str, storage: Path) -> None:
+        self._tokenizer = _from_hugging_face(name, storage)
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        self.vocabulary = max(vocabulary.values()) + 1
+        self.identity = f"{type(self._tokenizer).__name__}-{_rules_digest(self._tokenizer, vocabulary)}"
+        self._end: int | None = self._tokenizer.eos_token_id
+        self._type = token_type(self.vocabulary)
+
+    def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
+        """See Tokenizer. Text is cut at line ends, so that a file of any size fits in memory."""
+        for text in _lines(chunks):
+            encoded = self._tokenizer(text, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            yield np.asarray(encoded["input_ids"], dtype=self._type)
+        if self._end is not None:
+            yield np.asarray([self._end], dtype=self._type)
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Decoded text in pieces that end at a line end, or, in lines of more than a megabyte, anywhere."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    rest = ""
+    for chunk in chunks:
+        text = rest + decoder.decode(chunk)
+        cut = text.rfind("\n") + 1
+        if not cut and len(text) > _LONGEST_LINE:
+            cut = len(text)
+        rest = text[cut:]
+        if cut:
+            yield text[:cut]
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest
+
+
+def _from_hugging_face(name: str, storage: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    folder = storage / name
+    try:
+        return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        fix = "name a folder on the shared storage that holds it, a model on the Hugging Face hub, or bytes"
+        raise ConfigError([Problem("data.tokenizer", name, f"it cannot be loaded ({reason})", fix)], "data") from error
+
+
+def _rules_digest(tokenizer: Any, vocabulary: dict[str, int]) -> str:
+    """Digest of all that decides about ids, not of the name or the place it was loaded from."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if hasattr(backend, "to_str") else repr(sorted(vocabulary.items()))
+    return hashlib.sha256(f"{rules}{tokenizer.eos_token_id}".encode()).hexdigest()[:32]

@@ -1,0 +1,94 @@
+"""Layer 1: NVRx's inprocess.Wrapper around one attempt. The only door to nvidia_resiliency_ext.inprocess.
+
+The wrapper's store is the control pod's, under a prefix of its own per launcher cycle: it outlives every rank, and no port
+has to be free. NVRx's own default puts the store into rank 0's process, whose death then ends the job.
+"""
+
+# No `from __future__ import annotations` here: NVRx 0.6.0 injects the CallWrapper only into a parameter whose annotation
+# is the class itself, not its name.
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from holdfast.config import RunConfig
+from trainer.restart.release import release
+from trainer.runtime import STORE_TIMEOUT, Attempt, Identity
+
+
+def run(config: RunConfig, identity: Identity, body: Callable[[Attempt], None], stopped: Callable[[], bool]) -> None:
+    """Call body(attempt) until it returns; restart it in this process on a fault if recovery.in_process.
+
+    stopped: whether the stop rule has spoken; then no restart is made and the process ends, for layer 2 to see.
+    """
+    if not config.recovery.in_process:
+        body(Attempt(identity.generation, identity.cycle, 0))
+        return
+    from nvidia_resiliency_ext import inprocess
+
+    def attempt_of(wrapper: inprocess.CallWrapper) -> None:
+        try:
+            body(Attempt(identity.generation, identity.cycle, wrapper.iteration))
+        except BaseException as error:
+            # The wrapper keeps the exception, and with it every frame of the dead attempt.
+            release(error, gloo=config.device == "cpu")
+            raise
+
+    attempt_of.__annotations__["wrapper"] = inprocess.CallWrapper
+    _wrapper(config, identity, stopped)(attempt_of)(None)
+
+
+def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool]) -> Any:
+    from nvidia_resiliency_ext import inprocess
+
+    class StopRule(inprocess.initialize.Initialize):  # type: ignore[misc]
+        """Ends the wrapper before another attempt once the run is terminal."""
+
+        def __call__(self, state: Any) -> Any:
+            if stopped():
+                raise inprocess.exception.RestartAbort("the stop rule has spoken: see TERMINAL.json")
+            return state
+
+    r = config.recovery
+    interval = timedelta(seconds=r.in_process_interval_s)
+    wrapper = inprocess.Wrapper(
+        store_factory=_control_store(),
+        store_kwargs={"address": identity.store, "prefix": f"inprocess/g{identity.generation}-c{identity.cycle}"},
+        initialize=inprocess.Compose(
+            # A smaller world would train on with another batch; losing a rank is layer 2's business.
+            inprocess.initialize.RetryController(
+                max_iterations=r.max_in_process_restarts,
+                min_world_size=identity.world_size,
+                min_active_world_size=identity.world_size,
+            ),
+            StopRule(),
+        ),
+        monitor_thread_interval=interval,
+        monitor_process_interval=interval,
+        heartbeat_interval=interval,
+        progress_watchdog_interval=interval,
+        last_call_wait=interval,
+        soft_timeout=timedelta(seconds=r.in_process_soft_timeout_s),
+        hard_timeout=timedelta(seconds=r.in_process_hard_timeout_s),
+        heartbeat_timeout=timedelta(seconds=r.in_process_heartbeat_timeout_s),
+        barrier_timeout=timedelta(seconds=r.in_process_barrier_timeout_s),
+        completion_timeout=timedelta(seconds=r.in_process_barrier_timeout_s),
+    )
+    if config.device == "cpu":
+        # Its GPU health check fails on every machine without NVML, and would end each restart.
+        wrapper.restart_health_check = None
+    return wrapper
+
+
+def _control_store() -> Any:
+    """The store class that NVRx wants: the control pod's store as a client, every key under a prefix."""
+    import torch.distributed as dist
+    from nvidia_resiliency_ext.inprocess.store import StoreMixin
+
+    class ControlStore(dist.PrefixStore, StoreMixin):  # type: ignore[misc]
+        def __init__(self, address: str, prefix: str) -> None:
+            host, _, port = address.rpartition(":")
+            base = dist.TCPStore(host, int(port), is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
+            super().__init__(prefix, base)
+
+    return ControlStore

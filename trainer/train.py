@@ -1,0 +1,123 @@
+"""The loop. Everything built inside train() is rebuilt on a restart; everything that survives one is an argument."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.config import ConfigError, Problem, RunConfig, names
+from holdfast.goodput.events import EventLog
+from holdfast.run_directory import RunDirectory
+from trainer.faults import Faults
+from trainer.restart.heartbeat import Pulse
+from trainer.runtime import Attempt, Identity, device_of, process_group
+
+if TYPE_CHECKING:
+    import torch
+    from trainer.data import Dataset
+
+    from trainer.checkpoint import Checkpoints
+    from trainer.checkpoint.persist import Writer
+
+
+@dataclass
+class Survivors:
+    """What lives on from one attempt to the next in the same process."""
+
+    config: RunConfig
+    identity: Identity
+    run: RunDirectory
+    storage: Path
+    log: EventLog
+    pulse: Pulse
+    writer: Writer
+    step: int = 0
+    """Last step that this process finished or began; names the place of a failure."""
+
+
+def train(attempt: Attempt, survivors: Survivors) -> None:
+    """Train from the newest committed step to the last, or raise. Returns after the final commit."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from trainer.model import build
+
+    from trainer import optimizer as optimizers
+    from trainer.checkpoint import Checkpoints
+
+    config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
+    pulse.restart()
+    device = device_of(config, identity.local_rank)
+    with process_group(config, identity, attempt, log):
+        with log.span("build"):
+            mesh = init_device_mesh(device.type, (identity.world_size,))
+            model = build(config, device, mesh)
+            optimizer = optimizers.build_optimizer(model, config)
+        with log.span("data_open"):
+            dataset = open_agreed_dataset(survivors)
+        faults = Faults(config.faults, survivors.run, identity.rank, log)
+        checkpoints = Checkpoints(survivors, attempt, model, optimizer, dataset.fingerprint)
+        with pulse.section(names.SECTION_RESTORE):
+            first = checkpoints.restore() + 1
+        survivors.step = first - 1
+        for step in range(first, config.training.steps + 1):
+            survivors.step = step
+            # The first steps build what later ones reuse (lazy initialization, compilation): init's limit, not step's.
+            warm = step - first >= config.recovery.warmup_steps
+            with pulse.section(names.SECTION_STEP if warm else names.SECTION_INIT), log.span("step", step=step) as span:
+                faults.strike_if_due(step)
+                span["loss"] = train_step(step, survivors, model, optimizer, dataset, checkpoints, device)
+            if step == first:
+                log.point("first_step", step=step)
+            with pulse.section(names.SECTION_CHECKPOINT):
+                checkpoints.after_step(step)
+        with pulse.section(names.SECTION_CHECKPOINT):
+            checkpoints.finish()
+
+
+def train_step(
+    step: int,
+    survivors: Survivors,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset: Dataset,
+    checkpoints: Checkpoints,
+    device: torch.device,
+) -> float:
+    """One optimizer update over the global batch; returns this rank's mean loss."""
+    from trainer.model import loss_of
+
+    from trainer import optimizer as optimizers
+
+    config, identity = survivors.config, survivors.identity
+    start = time.monotonic()
+    optimizers.seed_step(config, step, identity.rank)
+    optimizers.set_learning_rate(optimizer, optimizers.learning_rate(config, step))
+    total = 0.0
+    for micro in range(config.accumulation):
+        with survivors.log.span("data", step=step):
+            tokens = dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(device)
+        loss = loss_of(model, tokens) / config.accumulation
+        loss.backward()
+        total += float(loss.detach())
+    checkpoints.before_update()
+    optimizers.clip(model, config.training.clip_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
+    return total
+
+
+def open_agreed_dataset(survivors: Survivors) -> Dataset:
+    """The dataset, the same on every rank. Raises ConfigError where nodes see different data."""
+    import torch.distributed as dist
+    from trainer.data import open_dataset
+
+    storage = survivors.storage
+    dataset = open_dataset(survivors.config, storage, storage / names.TOKEN_CACHE)
+    seen: list[str] = [""] * survivors.identity.world_size
+    dist.all_gather_object(seen, dataset.fingerprint)
+    if len(set(seen)) > 1:
+        why = f"ranks see different data: {', '.join(f'rank {rank}: {found[:12]}' for rank, found in enumerate(seen))}"
+        raise ConfigError([Problem("data.path", survivors.config.data.path, why, "give all nodes the same files")])
+    return dataset
