@@ -216,17 +216,19 @@ class RunDirectory:
         owner = self.owner()
         return owner is not None and owner.generation >= generation
 
-    def _require_dead(self, owner: Owner, job: str, jobset_attempt: int, lease_s: float) -> None:
+    def owner_lives(self, owner: Owner, lease_s: float) -> bool:
+        """Whether the process that took the run lives. Takes up to `lease_s` if that cannot be seen from here."""
         if (self._generations / f"{owner.generation:08d}.end").exists():
-            return
+            return False
+        if owner.boot == _boot() and owner.pid_namespace == _pid_namespace():
+            return _pid_started(owner.pid) == owner.pid_started
+        before = self.beats(owner.generation)
+        return _wait(lambda: self.beats(owner.generation) != before, lease_s)
+
+    def _require_dead(self, owner: Owner, job: str, jobset_attempt: int, lease_s: float) -> None:
         if owner.job == job and jobset_attempt > owner.jobset_attempt:
             return  # the JobSet replaced it; if its node is cut off but alive, the generation check keeps it from writing
-        if owner.boot == _boot() and owner.pid_namespace == _pid_namespace():
-            if _pid_started(owner.pid) != owner.pid_started:
-                return
-            raise RunIsOwned(self._owned_message(owner))
-        before = self.beats(owner.generation)
-        if _wait(lambda: self.beats(owner.generation) != before, lease_s):
+        if self.owner_lives(owner, lease_s):
             raise RunIsOwned(self._owned_message(owner))
 
     def _owned_message(self, owner: Owner) -> str:

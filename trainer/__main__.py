@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from holdfast.config import ConfigError, RunConfig, load_file, names
@@ -138,5 +139,19 @@ def _process_started() -> float:
     return time.monotonic() - (uptime - since_boot)
 
 
+def leave(code: int) -> None:
+    """End the process at once. A failed attempt can leave threads and queues behind that the interpreter would wait for
+    (seen: for ever, after NVRx's wrapper gave up); nothing here needs its clean-up, and the writer dies with us."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        exit_code = main()
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    leave(exit_code)

@@ -64,8 +64,8 @@ def model_classes(family: str) -> tuple[Any, Any]:
     config_name, model_name = _CLASSES[family]
     configuration, modeling = f"{_MODELS}.{family}.configuration_{family}", f"{_MODELS}.{family}.modeling_{family}"
     if configuration not in sys.modules or modeling not in sys.modules:
-        # Only where there is something to import: freezing in the middle of an attempt would keep its cyclic garbage, and
-        # with it its process group, for the life of the process.
+        # Only where there is something to import: freezing in the middle of an attempt would keep its cyclic garbage,
+        # and with it its process group, for the life of the process.
         with collector_paused(), _models_index_skipped():
             importlib.import_module(configuration)
             importlib.import_module(modeling)

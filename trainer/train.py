@@ -16,10 +16,10 @@ from trainer.runtime import Attempt, Identity, device_of, process_group
 
 if TYPE_CHECKING:
     import torch
-    from trainer.data import Dataset
 
     from trainer.checkpoint import Checkpoints
     from trainer.checkpoint.persist import Writer
+    from trainer.data import Dataset
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Survivors:
 def train(attempt: Attempt, survivors: Survivors) -> None:
     """Train from the newest committed step to the last, or raise. Returns after the final commit."""
     from torch.distributed.device_mesh import init_device_mesh
-    from trainer.model import build
 
     from trainer import optimizer as optimizers
     from trainer.checkpoint import Checkpoints
+    from trainer.model import build
 
     config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
     pulse.restart()
@@ -85,9 +85,8 @@ def train_step(
     device: torch.device,
 ) -> float:
     """One optimizer update over the global batch; returns this rank's mean loss."""
-    from trainer.model import loss_of
-
     from trainer import optimizer as optimizers
+    from trainer.model import loss_of
 
     config, identity = survivors.config, survivors.identity
     start = time.monotonic()
@@ -98,7 +97,7 @@ def train_step(
         with survivors.log.span("data", step=step):
             tokens = dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(device)
         loss = loss_of(model, tokens) / config.accumulation
-        loss.backward()
+        torch.autograd.backward(loss)
         total += float(loss.detach())
     checkpoints.before_update()
     optimizers.clip(model, config.training.clip_norm)
@@ -111,6 +110,7 @@ def train_step(
 def open_agreed_dataset(survivors: Survivors) -> Dataset:
     """The dataset, the same on every rank. Raises ConfigError where nodes see different data."""
     import torch.distributed as dist
+
     from trainer.data import open_dataset
 
     storage = survivors.storage

@@ -67,7 +67,8 @@ def validate(raw: Mapping[str, Any], source: str, problems: Iterable[Problem] = 
 
 def dump(config: RunConfig) -> str:
     """The config as YAML, every value written out; `load_file` reads it back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    # ASCII with escapes: written as they are, some line-breaking characters would come back as others.
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=False)
 
 
 def _read_profile(profile: str) -> dict[str, Any]:

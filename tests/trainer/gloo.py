@@ -8,7 +8,8 @@ import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,23 +22,25 @@ _SETTLE_S = 2.0
 """After one rank has failed the others get so long to fail by themselves: their errors may tell more."""
 
 
-def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 60) -> list[Any]:
+def run_ranks(
+    function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 60, backend: str = "gloo"
+) -> list[Any]:
     """Call `function(rank, world_size, *args)` in `world_size` processes; returns the results by rank.
 
     function: a module-level function; arguments and results must pickle. The default process group exists, and each
     process has its own working folder, which is also its TMPDIR. The store listens on a port that the kernel chose, so
     runs side by side never meet. Raises AssertionError with the traceback of every rank that failed, TimeoutError
-    naming the ranks that were still running after `timeout_s`.
+    naming the ranks that were still running after `timeout_s`. backend: GPU tests give "cpu:gloo,cuda:nccl".
     """
     import torch.distributed as dist
 
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="gloo-") as folder:
         limit = timedelta(seconds=timeout_s)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)  # type: ignore[attr-defined]
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
         ranks = [
             context.Process(
-                target=_rank, args=(function, rank, world_size, store.port, Path(folder), timeout_s, args), daemon=True
+                target=_rank, args=(rank, world_size, store.port, Path(folder), timeout_s, backend, function, args)
             )
             for rank in range(world_size)
         ]
@@ -60,7 +63,7 @@ def whole(value: torch.Tensor) -> torch.Tensor:
 
 
 def _rank(
-    function: Callable[..., Any], rank: int, world_size: int, port: int, folder: Path, timeout_s: float, args: Any
+    rank: int, world_size: int, port: int, folder: Path, timeout_s: float, backend: str, function: Any, args: Any
 ) -> None:
     own = folder / f"rank-{rank}"
     own.mkdir()
@@ -75,14 +78,16 @@ def _rank(
     )
     tempfile.tempdir = None  # so that TMPDIR counts
     try:
-        result = _in_group(function, rank, world_size, port, timeout_s, args)
+        with _group(rank, world_size, port, timeout_s, backend):
+            result = function(rank, world_size, *args)
         (folder / f"{rank}.result").write_bytes(pickle.dumps(result))
     except BaseException:
         (folder / f"{rank}.error").write_text(traceback.format_exc())
         raise
 
 
-def _in_group(function: Callable[..., Any], rank: int, world_size: int, port: int, timeout_s: float, args: Any) -> Any:
+@contextmanager
+def _group(rank: int, world_size: int, port: int, timeout_s: float, backend: str) -> Iterator[None]:
     from trainer.imports import collector_paused
 
     with collector_paused():
@@ -90,11 +95,10 @@ def _in_group(function: Callable[..., Any], rank: int, world_size: int, port: in
         import torch.distributed as dist
     torch.set_num_threads(1)
     limit = timedelta(seconds=timeout_s)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
-    result = function(rank, world_size, *args)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+    yield
     dist.destroy_process_group()
-    return result
 
 
 def _wait(ranks: Sequence[BaseProcess], timeout_s: float) -> None:

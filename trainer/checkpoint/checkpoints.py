@@ -18,7 +18,7 @@ from holdfast.run_directory import Terminal, read_json
 from trainer import optimizer as optimizers
 from trainer.checkpoint import restore, state
 from trainer.checkpoint.commit import partial_folder, try_commit
-from trainer.checkpoint.persist import WriterFailed, report_failure
+from trainer.checkpoint.persist import WriterFailed, require_acknowledgement
 from trainer.checkpoint.plan import make_plan
 from trainer.checkpoint.prune import prune, remove_partials
 from trainer.checkpoint.stage import Stage
@@ -220,6 +220,8 @@ class Checkpoints:
                 save.handed = True
             if save.handed and not save.mine:
                 save.mine = self._writer.poll(self._keep.persist_timeout_s)
+                if save.mine:
+                    require_acknowledgement(save.folder, self._rank)
             if save.mine and (self._committed(save) if self._rank == 0 else waiting and self._resolved(save)):
                 self._save = None
         except (WriterFailed, OSError) as error:
@@ -229,10 +231,11 @@ class Checkpoints:
     def _resolved(self, save: _Save) -> bool:
         """Whether rank 0 has said what became of the save."""
         self._require_in_time(save)
-        return bool(self._store.check([self._key(save)]))
+        return bool(self._store.check([self._key(save, "over")]))
 
-    def _key(self, save: _Save) -> str:
-        return f"save/{save.serial}"
+    def _key(self, save: _Save, what: str) -> str:
+        """Key in the attempt's store: `over` is set by rank 0, `failed` by a rank whose part will never come."""
+        return f"save/{save.serial}/{what}"
 
     def _require_in_time(self, save: _Save) -> None:
         if time.monotonic() - save.since > self._keep.persist_timeout_s:
@@ -242,12 +245,14 @@ class Checkpoints:
     def _committed(self, save: _Save) -> bool:
         """Commit if all ranks have acknowledged. Rank 0 only."""
         self._require_in_time(save)
+        if self._store.check([self._key(save, "failed")]):
+            raise WriterFailed(self._store.get(self._key(save, "failed")).decode())
         rate = optimizers.learning_rate(self._config, save.step)
         description = state.description(self._config, self._attempt, save.step, rate, self._fingerprint)
         assert self._plan.metadata is not None
         if not try_commit(self._run, save.folder, self._attempt, self._world_size, self._plan.metadata, description):
             return False
-        self._store.set(self._key(save), "committed")
+        self._store.set(self._key(save, "over"), "committed")
         self._failed_in_a_row = 0
         self._log.lasted("persist", save.since, step=save.step)
         self._log.point("commit", step=save.step)
@@ -260,10 +265,10 @@ class Checkpoints:
         logger.error("save of step %d failed: %s", save.step, error)
         self._log.point("save_failed", step=save.step, error=str(error))
         if self._rank != 0:
-            report_failure(save.folder, self._rank, error)
+            self._store.set(self._key(save, "failed"), str(error))
             return
         shutil.rmtree(save.folder, ignore_errors=True)
-        self._store.set(self._key(save), "failed")
+        self._store.set(self._key(save, "over"), "failed")
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= self._keep.max_failed_saves:
             reason = (

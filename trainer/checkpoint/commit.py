@@ -33,8 +33,8 @@ def try_commit(
 ) -> bool:
     """Commit the step in `partial` if every rank has acknowledged it. Rank 0 only.
 
-    False while a rank has not finished. Raises WriterFailed if one could not write, StaleGeneration if a newer generation
-    owns the run, OSError if the storage refuses.
+    False while a rank has not finished. Raises StaleGeneration if a newer generation owns the run, OSError if the storage
+    refuses.
     """
     step = description["step"]
     acknowledged = []

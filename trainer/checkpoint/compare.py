@@ -50,14 +50,20 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit equality; unlike torch.equal it holds for NaN and tells -0.0 from 0.0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) if a.dim() else _same(a[None], b[None])
+    return (
+        torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+        if a.dim()
+        else _same(a[None], b[None])
+    )
 
 
 def newest(run_dir: Path, step: int | None) -> Path:
     """Folder of the newest committed step, or of `step`. Raises FileNotFoundError listing what there is."""
     committed = look(run_dir / names.CHECKPOINTS).committed
     if not committed or (step is not None and step not in committed):
-        raise FileNotFoundError(f"{run_dir}: no committed step{'' if step is None else f' {step}'}; there are: {list(committed)}")
+        raise FileNotFoundError(
+            f"{run_dir}: no committed step{'' if step is None else f' {step}'}; there are: {list(committed)}"
+        )
     return run_dir / names.CHECKPOINTS / names.step_folder(step if step is not None else committed[-1])
 
 

@@ -161,7 +161,7 @@ def write_shard(
 ) -> None:
     """Runs in the writer process: write the files of this rank, fsynced, then `rank-<n>.json`, the acknowledgement.
 
-    A failure is acknowledged as such (`rank-<n>.failed`), so that rank 0 need not wait for a timeout.
+    Without it the trainer knows that the write failed; the reason is in `rank-<n>.failed` if there is room for that.
     """
     time.sleep(float(os.environ.get(DELAY_VARIABLE, "0")))
     target = Path(folder)
@@ -176,7 +176,7 @@ def write_shard(
         write_atomically(target / f"rank-{rank}.json", json.dumps(record))
     except Exception as error:  # anything that goes wrong here is reported to rank 0, never raised into NVRx's loop
         logger.exception("rank %d could not write its part of %s", rank, folder)
-        report_failure(target, rank, error)
+        _leave_reason(target, rank, error)
 
 
 def _write_files(
@@ -209,19 +209,22 @@ def _write_files(
     return files, [result for bucket in results.values() for result in bucket]
 
 
-def report_failure(folder: Path, rank: int, error: BaseException) -> None:
-    """Tell rank 0 that this rank's part will never come."""
+def _leave_reason(folder: Path, rank: int, error: BaseException) -> None:
     try:
         write_atomically(folder / f"rank-{rank}.failed", json.dumps({"error": f"{type(error).__name__}: {error}"}))
     except OSError:
-        pass  # no room even for that: rank 0 finds out by the time limit
+        logger.exception("no room for the reason either")
+
+
+def require_acknowledgement(folder: Path, rank: int) -> None:
+    """Raise WriterFailed unless this rank's part, whose write has ended, is acknowledged."""
+    if not (folder / f"rank-{rank}.json").exists():
+        reason = read_json(folder / f"rank-{rank}.failed") or {}
+        raise WriterFailed(f"rank {rank} could not write its part: {reason.get('error', 'see its log')}")
 
 
 def read_acknowledgement(folder: Path, rank: int) -> tuple[list[dict[str, Any]], list[Any]] | None:
-    """Files and write results of a rank, or None while it has not finished. Raises WriterFailed."""
-    failure = read_json(folder / f"rank-{rank}.failed")
-    if failure is not None:
-        raise WriterFailed(f"rank {rank}: {failure.get('error')}")
+    """Files and write results of a rank, or None while it has not finished."""
     record = read_json(folder / f"rank-{rank}.json")
     if record is None:
         return None

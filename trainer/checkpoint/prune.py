@@ -34,9 +34,15 @@ def prune(run: RunDirectory, keep: Checkpoint, attempt: Attempt) -> None:
         shutil.rmtree(folder)
     newest = max(found.committed)
     for name in found.unfinished:
-        step = names.step_of(name)
-        if step is not None and step < newest:
-            shutil.rmtree(run.checkpoints / name)
+        if _begun_step(name) < newest:
+            # A save that failed on one rank may still be written by another; then the next prune finds it again.
+            shutil.rmtree(run.checkpoints / name, ignore_errors=True)
+
+
+def _begun_step(name: str) -> int:
+    """The step of an unfinished folder, torn or partial."""
+    digits = name.removeprefix(names.STEP_PREFIX)[:8]
+    return int(digits) if digits.isdigit() else 0
 
 
 def remove_partials(run: RunDirectory, attempt: Attempt) -> list[str]:

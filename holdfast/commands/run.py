@@ -1,0 +1,132 @@
+"""`holdfast run`: synthesize the manifest of a profile and execute it here. An existing folder is resumed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.commands.run_folder import PROFILE, clear_run, close_terminal, committed, run_directory
+from holdfast.commands.run_job import Observer, run_job
+from holdfast.commands.run_lines import Lines
+from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile
+from holdfast.local import RunFolder, RunnerOptions
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the options."""
+    parser = subparsers.add_parser(
+        "run",
+        help="train on this machine: synthesize the manifest of a profile and execute it",
+        description="Executes on this machine the manifest that goes to EKS. A development tool: production is "
+        "Kubernetes. A folder that holds a run is resumed. Exit code: 0 complete, 78 or 93 if the run has ended for "
+        "good, 2 bad input, 130 or 143 after a signal, 1 else.",
+    )
+    parser.add_argument("--profile", required=True, help="name of a profile, or path of a YAML file")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, new or existing")
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="YAML file with what to break: `faults: [...]`")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the profile"
+    )
+    parser.add_argument("--fresh", action="store_true", help="delete the run that the folder holds and start at step 0")
+    parser.add_argument("--yes", action="store_true", help="let --fresh delete committed checkpoints")
+    add_runner_options(parser)
+
+
+def add_runner_options(parser: Any) -> None:
+    """Options that `run` and `resume` share."""
+    parser.add_argument("--explain", action="store_true", help="also print every difference from the manifest")
+    parser.add_argument("--port", type=int, metavar="N", help="port of the store on this machine; default: a free one")
+
+
+def main(args: argparse.Namespace) -> int:
+    """The run's exit code. Raises ConfigError for bad input."""
+    config = read_config(args.profile, args.set, args.faults)
+    with RunFolder(args.out) as folder:
+        if args.fresh:
+            clear_run(folder.path, sure=args.yes)
+        _require_same_run(folder.path, config)
+        return start(config, folder, port=args.port, explain=args.explain)
+
+
+def start(
+    config: RunConfig, folder: RunFolder, *, port: int | None, explain: bool, observers: Sequence[Observer] = ()
+) -> int:
+    """Run the job in its folder unless it has ended for good; the exit code. Progress goes to stdout as plain lines."""
+    run = run_directory(folder.layout, config)
+    terminal = run.terminal()
+    if terminal is not None:
+        print(f"This run has ended for good with exit code {terminal.code}: {terminal.reason}")
+        print(f"When the cause is mended: holdfast resume {folder.path} --clear-terminal")
+        return terminal.code
+    steps = committed(folder.path)
+    if steps:
+        print(f"resuming from {steps[-1]} ({len(steps)} committed checkpoints)")
+    lines = Lines(config.training.steps, explain=explain)
+    options = RunnerOptions(port=port)
+    code = run_job(config, folder, options=options, observers=[lines, *observers], explain=explain)
+    terminal = run.terminal()
+    if terminal is not None:
+        print(f"ended for good with exit code {terminal.code}: {terminal.reason}")
+        return terminal.code
+    return code
+
+
+def resume(out: Path, *, clear_terminal: bool, port: int | None, explain: bool) -> int:
+    """Run the job of a folder again; the exit code. Raises ConfigError if there is none, or it ended for good."""
+    if not (out / PROFILE).is_file():
+        fix = "name the --out folder of an earlier `holdfast run`"
+        raise ConfigError([Problem("DIR", str(out), f"it has no {PROFILE}, so it is no folder of a run", fix)])
+    config = load_file(out / PROFILE)
+    with RunFolder(out) as folder:
+        close_terminal(run_directory(folder.layout, config), clear=clear_terminal)
+        return start(config, folder, port=port, explain=explain)
+
+
+def read_config(profile: str, overrides: Sequence[str], faults: Path | None) -> RunConfig:
+    """The config of a profile with overrides and a faults file. Raises ConfigError."""
+    if faults is None:
+        return load_profile(profile, overrides)
+    drawn = _read_faults(faults, lambda: load_profile(profile, overrides))
+    return load_profile(profile, [*overrides, f"faults={json.dumps(drawn)}"])
+
+
+def _read_faults(path: Path, config: Callable[[], RunConfig]) -> list[Any]:
+    """`faults` of the file. With `seed`, a missing rank or step is drawn, the same for the same seed."""
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError([Problem("--faults", str(path), str(error.strerror), "name a readable file")]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        why = f"it is not YAML ({' '.join(str(error).split())})"
+        raise ConfigError([Problem("--faults", str(path), why, "correct the file")]) from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("faults"), list) or raw.keys() - {"faults", "seed"}:
+        fix = "write `faults: [{kind: exception, rank: 1, step: 25}]`, and `seed: 7` to have rank or step drawn"
+        raise ConfigError([Problem("--faults", str(path), "it may have `faults` (a list) and `seed` only", fix)])
+    faults: list[Any] = raw["faults"]
+    if raw.get("seed") is None:
+        return faults
+    limits = config()
+    return [_drawn(fault, random.Random(f"{raw['seed']}-{index}"), limits) for index, fault in enumerate(faults)]
+
+
+def _drawn(fault: Any, dice: random.Random, config: RunConfig) -> Any:
+    rank, step = dice.randrange(config.world_size), dice.randint(min(2, config.training.steps), config.training.steps)
+    return {"rank": rank, "step": step, **fault} if isinstance(fault, dict) else fault
+
+
+def _require_same_run(out: Path, config: RunConfig) -> None:
+    """Another name is another run directory: training would start at step 0 beside the run that is there."""
+    if not (out / PROFILE).is_file():
+        return
+    there = load_file(out / PROFILE).name
+    if there != config.name:
+        fix = "use another folder, or --fresh to delete that run"
+        raise ConfigError(
+            [Problem("--out", str(out), f"it holds the run {there}, and the profile is {config.name}", fix)]
+        )

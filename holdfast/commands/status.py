@@ -1,0 +1,93 @@
+"""`holdfast status`: what a run is doing, on one screen. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import names
+from holdfast.goodput.locate import locate_run
+from holdfast.goodput.state import Status, read_status
+from holdfast.goodput.timeline import Event
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the options."""
+    parser = subparsers.add_parser(
+        "status",
+        help="show what a run is doing",
+        description="State, progress, newest committed checkpoint, owner and last events of a run.",
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the --out folder of a run, or a run directory")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 through ConfigError."""
+    run_dir = locate_run(args.directory)
+    status = read_status(run_dir)
+    for name, value in summary(status, args.directory):
+        print(f"{name:<11} {value}")
+    if status.news:
+        print("last events")
+        for age, event in status.news:
+            print(f"  {duration(age):>8} ago  {_who(event):<19} {_what(event)}")
+    return 0
+
+
+def summary(status: Status, directory: Path) -> list[tuple[str, str]]:
+    """The lines above the events, as (name, text) pairs."""
+    of = "" if status.steps is None else f" of {status.steps}"
+    rows = [
+        ("state", _state(status, directory)),
+        ("step", "none yet" if status.step is None else f"{status.step}{of}"),
+        ("attempt", status.attempt or "none yet"),
+        ("committed", _committed(status)),
+        ("goodput", f"{status.goodput:.1%} so far" if status.state == "running" else f"{status.goodput:.1%}"),
+    ]
+    if status.owner is not None:
+        o = status.owner
+        rows.append(("owner", f"generation {o.generation}, host {o.host}, pod {o.pod}, pid {o.pid}"))
+    return rows
+
+
+def _state(status: Status, directory: Path) -> str:
+    if status.state == "terminal" and status.terminal is not None:
+        why = " ".join(status.terminal.reason.split())
+        return (
+            f"terminal ({status.terminal.code}): {why}\n{'':<11} to go on: holdfast resume {directory} --clear-terminal"
+        )
+    if status.state == "dead":
+        return "dead: neither complete nor terminal, and no live process owns it"
+    return status.state
+
+
+def _committed(status: Status) -> str:
+    if status.committed is None:
+        return "no step"
+    age = "" if status.committed_age_s is None else f", {duration(status.committed_age_s)} ago"
+    return f"step {status.committed}{age}"
+
+
+def _who(event: Event) -> str:
+    p = event.process
+    if p.rank is not None:
+        return f"rank {p.rank}"
+    # `<job>-workers-1-0-x7k2p`: the job is the same for all of them.
+    return re.sub(rf"^.*?-(?=({names.WORKERS}|{names.CONTROL})-)", "", p.pod) or p.source
+
+
+def _what(event: Event) -> str:
+    fields = " ".join(f"{key}={' '.join(str(value).split())}" for key, value in event.fields.items())
+    text = f"{event.name} {fields}".rstrip()
+    return text if len(text) <= 90 else text[:87] + "..."
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min`, `5.0 h`, `2 d`."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.0f} d"

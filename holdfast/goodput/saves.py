@@ -1,0 +1,71 @@
+"""What became of the checkpoints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from holdfast.goodput.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Checkpoints of a run. Seconds per save are those of its slowest rank; empty tuples where nothing was logged."""
+
+    committed: tuple[int, ...]
+    """Steps."""
+    failed: tuple[tuple[int | None, str], ...]
+    """(step, error), once per save."""
+    skipped: tuple[tuple[str, str], ...]
+    """(folder, why): not fit to restore from, once per folder."""
+    blocked_s: tuple[float, ...]
+    """Time per save in which the step waited: copy to host memory, and the wait for the save before."""
+    persist_s: tuple[float, ...]
+    """Time per save in the background."""
+
+    def summary(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {
+            "committed": list(self.committed),
+            "failed": [{"step": step, "error": error} for step, error in self.failed],
+            "skipped": [{"folder": folder, "why": why} for folder, why in self.skipped],
+            "blocked_s": _spread(self.blocked_s),
+            "persist_s": _spread(self.persist_s),
+        }
+
+
+def _spread(seconds: tuple[float, ...]) -> dict[str, float | int | None]:
+    return {
+        "count": len(seconds),
+        "median": median(seconds) if seconds else None,
+        "max": max(seconds, default=None),
+    }
+
+
+def find_saves(timeline: Timeline) -> Saves:
+    """Collect commits, failures and durations."""
+    failed: dict[tuple[int | None, int, int], str] = {}
+    for event in timeline.named("save_failed"):
+        failed.setdefault((event.whole("step"), event.process.generation, event.process.cycle), event.text("error"))
+    skipped = {event.text("folder"): event.text("why") for event in timeline.named("skipped")}
+    committed = {step for event in timeline.named("commit") if (step := event.whole("step")) is not None}
+    return Saves(
+        committed=tuple(sorted(committed)),
+        failed=tuple((step, error) for (step, _, _), error in failed.items()),
+        skipped=tuple(sorted(skipped.items())),
+        blocked_s=_per_save(timeline, "stage", "checkpoint_wait"),
+        persist_s=_per_save(timeline, "persist"),
+    )
+
+
+def _per_save(timeline: Timeline, *names: str) -> tuple[float, ...]:
+    """Seconds of each save: sum over a rank's spans, then the slowest rank. A save is (generation, cycle, step)."""
+    by_rank: dict[tuple[int, int, int | None, int | None], float] = defaultdict(float)
+    for event in timeline.named(*names, source="rank"):
+        p = event.process
+        by_rank[p.generation, p.cycle, event.whole("step"), p.rank] += event.end - event.start
+    by_save: dict[tuple[int, int, int | None], float] = defaultdict(float)
+    for (generation, cycle, step, _), seconds in by_rank.items():
+        by_save[generation, cycle, step] = max(by_save[generation, cycle, step], seconds)
+    return tuple(by_save.values())

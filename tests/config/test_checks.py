@@ -1,0 +1,184 @@
+"""Each rule between fields refuses, names the key to change, and names the other fields that it rests on."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.config import ConfigError, checks, load_profile, profile_names
+from holdfast.config.checks import cross_problems, lattice
+from holdfast.config.problems import Problem
+
+IN_PROCESS = "recovery.in_process_"
+
+
+class Case(NamedTuple):
+    """A profile that overrides break in one way: the keys that are refused, and fields that the text must name."""
+
+    profile: str
+    overrides: tuple[str, ...]
+    keys: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+CASES = [
+    Case("cpu-test", ("cluster.instance_type=p9.huge",), ("cluster.instance_type",)),
+    Case("gpt2-g5x2", ("cluster.ranks_per_node=2",), ("cluster.ranks_per_node",), ("cluster.instance_type",)),
+    Case("cpu-test", ("device=cuda",), ("device",), ("cluster.instance_type",)),
+    Case("gpt2-g5x2", ("device=cpu",), ("device",), ("cluster.instance_type",)),
+    Case("cpu-test", ("model.hidden_size=66",), ("model.hidden_size",), ("model.heads",)),
+    Case("cpu-test", ("model.hidden_size=60",), ("model.hidden_size",), ("model.heads", "model.family")),
+    Case("cpu-test", ("model.kv_heads=3",), ("model.kv_heads",), ("model.heads",)),
+    Case("cpu-test", ("model.family=gpt2",), ("model.kv_heads",), ("model.family", "model.heads")),
+    Case("cpu-test", ("data.sequence_length=512",), ("data.sequence_length",), ("model.max_positions",)),
+    Case("cpu-test", ("model.vocab_size=100",), ("model.vocab_size",), ("data.tokenizer",)),
+    Case(
+        "cpu-test",
+        ("training.global_batch_size=10",),
+        ("training.global_batch_size",),
+        ("cluster.nodes", "cluster.ranks_per_node", "training.micro_batch_size"),
+    ),
+    Case("cpu-test", ("training.warmup_steps=20",), ("training.warmup_steps",), ("training.steps",)),
+    Case("cpu-test", ("storage.capacity_gib=1300",), ("storage.capacity_gib",)),
+    Case("cpu-test", ("storage.capacity_gib=3600",), ("storage.capacity_gib",)),
+    Case(
+        "cpu-test",
+        ("storage.deployment_type=PERSISTENT_2",),
+        ("storage.throughput_mbps_per_tib",),
+        ("storage.deployment_type",),
+    ),
+    Case(
+        "cpu-test",
+        ("storage.throughput_mbps_per_tib=125",),
+        ("storage.throughput_mbps_per_tib",),
+        ("storage.deployment_type",),
+    ),
+    Case(
+        "llama3-8b-p5x2",
+        ("checkpoint.keep_every_steps=100",),
+        ("storage.capacity_gib",),
+        ("checkpoint.keep_last", "checkpoint.keep_every_steps", "training.steps"),
+    ),
+    Case(
+        "llama3-8b-p5x2",
+        ("checkpoint.persist_timeout_s=400",),
+        ("checkpoint.persist_timeout_s",),
+        ("storage.capacity_gib", "storage.throughput_mbps_per_tib"),
+    ),
+    Case(
+        "gpt2-g5x2",
+        (
+            "model.hidden_size=6144",
+            "model.layers=48",
+            "storage.capacity_gib=2400",
+            "checkpoint.persist_timeout_s=1000",
+            "recovery.checkpoint_section_timeout_s=2000",
+        ),
+        ("checkpoint.mode",),
+        ("cluster.nodes", "cluster.instance_type"),
+    ),
+    Case("cpu-test", ("recovery.term_timeout_s=10",), ("recovery.term_timeout_s",), ("cluster.grace_period_s",)),
+    Case(
+        "cpu-test",
+        ("checkpoint.persist_timeout_s=40",),
+        ("checkpoint.persist_timeout_s",),
+        ("recovery.checkpoint_section_timeout_s",),
+    ),
+    Case(
+        "cpu-demo", (f"{IN_PROCESS}interval_s=4",), (f"{IN_PROCESS}interval_s",), ("recovery.process_group_timeout_s",)
+    ),
+    Case("cpu-demo", ("recovery.process_group_timeout_s=8",), ("recovery.process_group_timeout_s",), ("device",)),
+    Case("gpu-local", ("recovery.process_group_timeout_s=60",), (f"{IN_PROCESS}barrier_timeout_s",), ("device",)),
+    Case(
+        "cpu-demo",
+        (f"{IN_PROCESS}soft_timeout_s=14",),
+        (f"{IN_PROCESS}soft_timeout_s",),
+        (f"{IN_PROCESS}hard_timeout_s",),
+    ),
+    Case(
+        "cpu-demo",
+        (f"{IN_PROCESS}heartbeat_timeout_s=40",),
+        (f"{IN_PROCESS}heartbeat_timeout_s",),
+        (f"{IN_PROCESS}barrier_timeout_s",),
+    ),
+    Case(
+        "cpu-demo",
+        ("recovery.step_section_timeout_s=14",),
+        ("recovery.step_section_timeout_s",),
+        (f"{IN_PROCESS}hard_timeout_s",),
+    ),
+    Case("cpu-test", ("recovery.in_job=false", "recovery.spares=1"), ("recovery.spares",), ("recovery.in_job",)),
+    Case(
+        "cpu-demo",
+        ("recovery.in_job=false", "recovery.spares=0"),
+        ("recovery.in_process",),
+        ("recovery.in_job",),
+    ),
+    Case("cpu-test", ("reliability.failure_rate=optimism",), ("reliability.failure_rate",)),
+    Case("cpu-test", ("resume.step=21",), ("resume.step",), ("training.steps",)),
+    Case("cpu-test", ("checkpoint.mode=off", "resume.step=5"), ("checkpoint.mode",), ("resume.step",)),
+    Case("cpu-test", ("checkpoint.mode=off", "resume.must_resume=true"), ("checkpoint.mode",), ("resume.must_resume",)),
+    Case(
+        "cpu-test",
+        ("resume.allow_changes=[training.learning_rate, optimizer, data]",),
+        ("resume.allow_changes.1",),
+    ),
+    Case(
+        "cpu-test",
+        ("faults=[{kind: hang, rank: 2, step: 5}]",),
+        ("faults.0.rank",),
+        ("cluster.nodes", "cluster.ranks_per_node"),
+    ),
+    Case("cpu-test", ("faults=[{kind: hang, step: 21}]",), ("faults.0.step",), ("training.steps",)),
+    Case("cpu-test", ("faults=[{kind: hang, step: 2}, {kind: hang, step: 2}]",), ("faults.1",)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.keys[0]} ({', '.join(case.overrides)})")
+def test_a_rule_refuses_and_names_both_ends(case: Case) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_profile(case.profile, case.overrides)
+    problems = refusal.value.problems
+    assert tuple(problem.key for problem in problems) == case.keys
+    for name in case.names:
+        assert re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", problems[0].why), f"{name} is not in: {problems[0]}"
+
+
+def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(checks.__file__).read_text()
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    rules = {call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Problem"}
+    reached = set()
+
+    def record(*values: Any) -> Problem:
+        reached.add(sys._getframe(1).f_lineno)
+        return Problem(*values)
+
+    monkeypatch.setattr(checks, "Problem", record)
+    for case in CASES:
+        with pytest.raises(ConfigError):
+            load_profile(case.profile, case.overrides)
+    assert rules == reached, f"rules without a case: lines {sorted(rules - reached)} of {checks.__file__}"
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_a_profile_has_no_problem_with_each_layer_switched(profile: str) -> None:
+    for off in (["recovery.in_process=false"], ["checkpoint.mode=off"], ["checkpoint.mode=sync"]):
+        load_profile(profile, off)
+    load_profile(profile, ["recovery.in_process=false", "recovery.in_job=false", "recovery.spares=0"])
+
+
+def test_the_order_of_timeouts_depends_on_whether_collectives_can_be_aborted() -> None:
+    gloo = [key for key, _ in lattice(load_profile("cpu-demo"))]
+    nccl = [key for key, _ in lattice(load_profile("gpu-local"))]
+    assert gloo.index("recovery.process_group_timeout_s") < gloo.index("recovery.in_process_soft_timeout_s")
+    assert nccl[-1] == "recovery.process_group_timeout_s"
+
+
+def test_in_process_timeouts_do_not_matter_while_the_layer_is_off() -> None:
+    assert cross_problems(load_profile("cpu-test", ["recovery.in_process_soft_timeout_s=1000"])) == []

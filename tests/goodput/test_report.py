@@ -1,0 +1,232 @@
+"""`holdfast report` and `holdfast status`, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import main
+from holdfast.config import dump, load_profile, names
+from holdfast.goodput.drawing import COLOURS
+from holdfast.goodput.ledger import BUCKETS
+from holdfast.goodput.page import html_page
+from holdfast.run_directory import RunDirectory, Terminal, write_atomically
+from tests.goodput.builder import Machine, Run, begin, end, ledger_of, train
+
+
+def broken_and_restarted(run: Run) -> None:
+    """An in-job restart from step 4 after step 6, with a failed save and a torn log."""
+    supervisor = run.process(0, "supervisor", pod="worker-0", role="worker")
+    supervisor.point(0, "pod_start")
+    logs = run.ranks(1)
+    begin(logs, 2)
+    train(logs, 3, 1, 6)
+    logs[0].point(8, "commit", step=4)
+    logs[0].point(8.5, "save_failed", step=6, error="[Errno 28] No space left on device <fsx>")
+    logs[1].point(9, "fault", id="rank_sigkill-rank1-step7", kind="rank_sigkill", rank=1, step=7)
+    supervisor.point(9.5, "launcher_event", event="failure_detected", cycle=1)
+    new = run.ranks(12, cycle=1)
+    for log in new:
+        log.span(13, 15, "import")
+        log.span(15, 16, "restore", step=4)
+    train(new, 16, 5, 8)
+    end(new, 20, "complete")
+    logs[1].path.write_bytes(logs[1].path.read_bytes() + b'{"t":50')
+
+
+def test_the_text_report_shows_buckets_recoveries_parts_saves_and_doubts(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_and_restarted(run)
+    assert main(["report", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert re.search(r"goodput 40\.0% \(8\.00 s productive of 20\.00 s\); 2 ranks, 8 steps, 2 attempts", text)
+    assert re.search(r"lost_work +2\.00 +10\.0%", text)
+    assert re.search(r"rank_sigkill, rank 1, step 7 +in_job +0\.50 +8\.00 +2", text)
+    assert re.search(r"rank_sigkill, rank 1, step 7 +0\.50 +- +2\.50 +3\.00 +- +- +1\.00 +1\.00 +8\.00", text)
+    assert "1 committed, the last at step 4; 1 failed" in text
+    assert "[Errno 28] No space left on device <fsx>" in text
+    assert "the last line is cut off" in text
+    assert max(map(len, text.splitlines())) <= 200
+
+
+def test_the_json_report_has_every_bucket_and_adds_up(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_and_restarted(run)
+    assert main(["report", str(tmp_path / "run"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["buckets"]) == list(BUCKETS)
+    assert sum(report["buckets"].values()) == pytest.approx(report["wall_s"], abs=1e-9)
+    (recovery,) = report["recoveries"]
+    assert (recovery["kind"], recovery["layer"], recovery["lost_steps"]) == ("rank_sigkill", "in_job", 2)
+    assert report["checkpoints"]["committed"] == [4]
+    assert [anomaly["kind"] for anomaly in report["anomalies"]] == ["torn_line"]
+
+
+def test_the_breakdown_is_a_markdown_table_of_the_in_job_restarts(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_and_restarted(run)
+    assert main(["report", str(tmp_path), "--breakdown-markdown"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "| fault | noticed | stopped | started | imported | group | model | restored | first step | total |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| rank_sigkill, rank 1, step 7 | 0.50 | - | 2.50 | 3.00 | - | - | 1.00 | 1.00 | 8.00 |",
+    ]
+
+
+class _Links(HTMLParser):
+    """Collects what a page would load, and checks that its tags close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [str(value) for key, value in attrs if key in ("src", "href")]
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [str(value) for key, value in attrs if key in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_html_page_is_whole_small_escaped_and_loads_nothing(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_and_restarted(run)
+    page = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "--html", str(page)]) == 0
+    text = page.read_text()
+    parser = _Links()
+    parser.feed(text)
+    assert (parser.open, parser.loads) == ([], [])
+    assert "url(" not in text
+    assert "<script" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert "<fsx>" not in text and "&lt;fsx&gt;" in text
+    assert len(text) < 20_000
+
+
+def test_the_html_page_of_a_long_run_stays_small(run: Run) -> None:
+    logs = run.ranks(0, count=20)
+    for step in range(1, 1501):
+        for log in logs:
+            log.span(step, step + 0.02, "data", step=step)
+            log.span(step, step + 0.98, "step", step=step)
+    assert len(html_page(ledger_of(run), "long")) < 100_000
+
+
+def test_every_bucket_has_a_colour() -> None:
+    assert list(COLOURS) == list(BUCKETS)
+
+
+def test_case_33_report_of_a_run_whose_wall_clock_jumped_exits_0_with_a_warning(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(run.ranks(0), 1, 1, 5)
+    late = [run.rank(rank, 8, cycle=1, machine=Machine(wall=Machine().wall - 300)) for rank in range(2)]
+    train(late, 10, 6, 10)
+    end(late, 15, "complete")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "the wall clock is -300.0 s from that of other processes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "status"])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: None, "it does not exist"),
+        (lambda path: path.mkdir(), "it is empty"),
+        (lambda path: path.write_text("x"), "it is not a folder"),
+        (lambda path: (path / "photos").mkdir(parents=True), "no run has left anything in it"),
+    ],
+)
+def test_a_folder_without_a_run_is_one_clear_message_and_code_2(
+    command: str, make: object, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(make)
+    make(tmp_path / "out")
+    assert main([command, str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert f"DIR = '{tmp_path / 'out'}': {why}" in error
+    assert "Traceback" not in error
+
+
+def test_a_report_on_a_run_that_has_logged_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events").mkdir()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no event has been logged in it" in capsys.readouterr().err
+
+
+def test_a_table_without_an_in_job_restart_or_a_page_that_cannot_be_written_is_code_2(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(run.ranks(0), 1, 1, 2)
+    assert main(["report", str(tmp_path), "--breakdown-markdown"]) == 2
+    assert "no in-job restart" in capsys.readouterr().err
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "no" / "x.html")]) == 2
+    assert "no such file or directory" in capsys.readouterr().err
+
+
+def take(run_dir: Path) -> RunDirectory:
+    """The run directory, owned by this test's process."""
+    directory = RunDirectory(run_dir)
+    directory.take(nodes=2, job="demo", jobset_attempt=0, pod="control-0", lease_s=0.2)
+    write_atomically(run_dir / names.RUN_YAML, dump(load_profile("cpu-test")))
+    return directory
+
+
+def status_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["status", str(tmp_path)]) == 0
+    return capsys.readouterr().out
+
+
+def test_status_shows_state_step_checkpoint_owner_and_news(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_and_restarted(run)
+    take(run.path)
+    marker = run.path / names.CHECKPOINTS / names.step_folder(4) / names.COMMITTED
+    write_atomically(marker, json.dumps({"step": 4}))
+    (run.path / names.CHECKPOINTS / names.step_folder(6)).mkdir()  # torn: has no marker
+    text = status_of(tmp_path, capsys)
+    assert re.search(r"^state +running$", text, re.M)
+    assert re.search(r"^step +8 of 20$", text, re.M)
+    assert re.search(r"^attempt +g1-c1-r0$", text, re.M)
+    assert re.search(r"^committed +step 4, .* ago$", text, re.M)
+    assert re.search(rf"^owner +generation 1, host \S+, pod control-0, pid {os.getpid()}$", text, re.M)
+    assert re.search(r"ago +rank 1 +fault id=rank_sigkill-rank1-step7", text)
+    assert len(text.splitlines()) <= 24
+
+
+def test_status_of_a_run_whose_owner_has_ended_is_dead(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(run.path).release(1)
+    assert "dead: neither complete nor terminal" in status_of(tmp_path, capsys)
+
+
+def test_status_of_a_terminal_run_gives_the_reason_and_the_way_on(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(run.path).write_terminal(Terminal(93, "the same exception at step 7 on 3 attempts", rank=1, step=7))
+    text = status_of(tmp_path, capsys)
+    assert "terminal (93): the same exception at step 7 on 3 attempts" in text
+    assert f"holdfast resume {tmp_path} --clear-terminal" in text
+
+
+def test_status_of_a_complete_run_is_complete(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    take(run.path).write_complete(step=20)
+    assert re.search(r"^state +complete$", status_of(tmp_path, capsys), re.M)

@@ -1,0 +1,169 @@
+"""The house rules: who may import whom (function-local imports too), where the doors to NVRx are, and file sizes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PACKAGES = {
+    "holdfast": {"holdfast", "pydantic", "yaml", "numpy", "rich", "psutil", "pyarrow"},
+    "infra": {"infra", "holdfast", "aws_cdk", "constructs"},
+    "k8s": {"k8s", "holdfast", "cdk8s", "constructs", "yaml"},
+    "trainer": {"trainer", "holdfast", "torch", "nvidia_resiliency_ext", "transformers", "numpy", "psutil"},
+    "bench": {"bench", "holdfast", "rich", "yaml", "numpy"},
+    "bootstrap": {"bootstrap"},
+    "app.py": {"infra", "k8s", "holdfast", "aws_cdk"},
+}
+"""What each may import beside the standard library. Anything else runs as a subprocess, or has its door elsewhere."""
+
+ROOMS = {
+    "holdfast.config": {"holdfast.config"},
+    "holdfast.launch": {"holdfast.config"},
+    "holdfast.run_directory": {"holdfast.config"},
+    "holdfast.goodput": {"holdfast.goodput", "holdfast.config", "holdfast.run_directory"},
+    # It executes any manifest: it knows of events and of nothing else that training has.
+    "holdfast.local": {"holdfast.local", "holdfast.config", "holdfast.goodput.events"},
+}
+"""Inside holdfast: what each room may import of the others. The command line may import all."""
+
+DOORS = {
+    "nvidia_resiliency_ext.inprocess": "trainer/restart/",
+    "nvidia_resiliency_ext.fault_tolerance": "trainer/restart/",
+    "nvidia_resiliency_ext.checkpointing": "trainer/checkpoint/",
+}
+"""Modules that one folder alone may import."""
+
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
+MAX_LINES = 300
+NOT_OURS = {"dist", "cdk.out", "node_modules", "__pycache__"}
+BINARY = {".png", ".jpg", ".gz", ".parquet"}
+
+
+class Import(NamedTuple):
+    """One imported module, with the place where it is imported."""
+
+    module: str
+    file: str
+    line: int
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Every import in a file, at any depth; `from package import module` counts as package.module."""
+    file = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, file, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = file.split("/")[: -node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (Import(f"{module}.{alias.name}", file, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield Import(node.args[0].value, file, node.lineno)
+
+
+def our_files(place: str = ".") -> Iterator[Path]:
+    """Our files below a folder, or the one file that is named; nothing that was generated or installed."""
+    start = ROOT / place
+    if start.is_file():
+        yield start
+    for folder, folders, files in os.walk(start):
+        folders[:] = sorted(name for name in folders if name not in NOT_OURS and (name[0] != "." or name == ".ci"))
+        yield from (Path(folder) / name for name in sorted(files))
+
+
+def python_files(place: str = ".") -> list[Path]:
+    """Our Python files below a folder, or the one file that is named."""
+    return [path for path in our_files(place) if path.suffix == ".py"]
+
+
+def inside(module: str, package: str) -> bool:
+    """Whether module is package or lies in it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    legal = PACKAGES[package]
+    wrong = [
+        f"{found.file}:{found.line} imports {found.module}"
+        for path in python_files(package)
+        for found in imports_of(path)
+        if found.module.split(".")[0] not in legal | sys.stdlib_module_names
+    ]
+    assert wrong == [], f"{package} may import {', '.join(sorted(legal))} and the standard library"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_holdfast_imports_only_its_foundations(room: str) -> None:
+    place = room.replace(".", "/")
+    place = place if (ROOT / place).is_dir() else f"{place}.py"
+    wrong = [
+        f"{found.file}:{found.line} imports {found.module}"
+        for path in python_files(place)
+        for found in imports_of(path)
+        if inside(found.module, "holdfast") and not any(inside(found.module, legal) for legal in ROOMS[room])
+    ]
+    assert wrong == [], f"{room} may import {', '.join(sorted(ROOMS[room]))}"
+
+
+@pytest.mark.parametrize("module", DOORS)
+def test_each_part_of_nvrx_has_one_door(module: str) -> None:
+    wrong = [
+        f"{found.file}:{found.line} imports {found.module}"
+        for place in PACKAGES
+        for path in python_files(place)
+        for found in imports_of(path)
+        if inside(found.module, module) and not found.file.startswith(DOORS[module])
+    ]
+    assert wrong == [], f"only {DOORS[module]} may import {module}"
+
+
+def test_the_walk_sees_imports_inside_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "package").mkdir()
+    code = (
+        "def f():\n    import torch\n    from . import x\n    from ..top import y\n    import_module('aws_cdk.eks')\n"
+    )
+    (tmp_path / "package" / "module.py").write_text(code)
+    found = list(imports_of(tmp_path / "package" / "module.py"))
+    assert [(one.module, one.line) for one in found] == [
+        ("torch", 2),
+        ("package.x", 3),
+        ("top.y", 4),
+        ("aws_cdk.eks", 5),
+    ]
+
+
+def test_the_tables_name_every_package_of_the_tree() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    packages |= {path.name for path in ROOT.glob("*.py")}
+    assert packages - {"tests"} <= set(PACKAGES)
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    wrong = [str(path.relative_to(ROOT)) for path in python_files() if path.stem in NAMES_THAT_SAY_NOTHING]
+    assert wrong == [], "name a file after what it does"
+
+
+def test_no_python_file_is_longer_than_a_person_reads() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}, f"at most {MAX_LINES} lines"
+
+
+def test_no_text_file_contains_the_path_of_this_checkout() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in our_files()
+        if path.suffix not in BINARY and str(ROOT) in path.read_text(encoding="utf-8", errors="replace")
+    ]
+    assert wrong == [], "a path of one machine means nothing on another"
