@@ -1,1 +1,1 @@
-"""Scenarios that run the real thing as subprocesses and measure it. Imports holdfast only; the trainer is a subprocess."""
+"""Scenarios that run the real thing and measure it. Imports holdfast only; the trainer is a subprocess."""

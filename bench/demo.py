@@ -1,7 +1,7 @@
 """`make demo`: the manifest that goes to EKS, run on this CPU, once in peace and once broken in five ways.
 
-The broken run must end with the same weights, bit for bit, and recover from each fault within its limit; else the exit code
-is 1. The result is in dist/demo/summary.json, the report in dist/demo/report.html.
+The broken run must end with the same weights, bit for bit, and recover from each fault within its limit; else the exit
+code is 1. The result is in dist/demo/summary.json, the report in dist/demo/report.html.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.demo_view import view
 from holdfast.commands.run_job import run_job
-from holdfast.config import RunConfig, dump, load_profile
+from holdfast.config import RunConfig, load_profile
 from holdfast.goodput.ledger import Ledger, account
 from holdfast.goodput.page import html_page
 from holdfast.goodput.reader import read_run
@@ -30,9 +30,9 @@ from holdfast.local import RunFolder, RunnerOptions
 ROOT = Path(__file__).resolve().parents[1]
 PROFILE = "cpu-demo"
 FAULTS: list[dict[str, Any]] = [
-    {"kind": "exception", "rank": 1, "step": 17},
-    {"kind": "hang", "rank": 0, "step": 36},
-    {"kind": "rank_sigkill", "rank": 1, "step": 55},
+    {"kind": "exception", "rank": 1, "step": 23},
+    {"kind": "hang", "rank": 0, "step": 39},
+    {"kind": "rank_sigkill", "rank": 1, "step": 57},
     {"kind": "node_loss", "rank": 0, "step": 76},
     {"kind": "control_loss", "step": 97},
 ]
@@ -76,9 +76,7 @@ def main() -> int:
 def run(config: RunConfig, out: Path, console: Console) -> int:
     """One run in its own folder; the runner's exit code."""
     with RunFolder(out) as folder, view(config.training.steps, console) as observer:
-        profile = folder.path / "profile.yaml"
-        profile.write_text(dump(config))
-        return run_job(config, folder, profile, options=RunnerOptions(), observers=[observer])
+        return run_job(config, folder, options=RunnerOptions(), observers=[observer])
 
 
 def conclude(out: Path, config: RunConfig, console: Console, wall_s: float) -> int:
@@ -157,7 +155,8 @@ def show(
     if comparison["identical"]:
         console.print(
             f"\n[bold green]final weights: identical to the unbroken run[/bold green] "
-            f"({comparison['tensors']} tensors, {comparison['parameters']:,} parameters and their optimizer state, bit for bit)"
+            f"({comparison['tensors']} tensors, {comparison['parameters']:,} parameters and their optimizer state, "
+            "bit for bit)"
         )
     for problem in problems:
         console.print(f"[bold red]FAILED[/bold red] {problem}", soft_wrap=True)

@@ -14,7 +14,7 @@ from holdfast.config import RunConfig, dump, names
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable. Exactly one of value and field_path (downward API) is set; reason says why it exists."""
+    """One environment variable. One of value and field_path (downward API) is set; reason says why it exists."""
 
     name: str
     reason: str
@@ -139,7 +139,9 @@ def _node_range(config: RunConfig, nodes: int) -> str:
 
 
 def control_argv(config: RunConfig, *, generation: int, nodes: int, port: int) -> list[str]:
-    """Command line of nvrx-control for one generation. `nodes` is the number that trains, `port` where its store listens."""
+    """Command line of nvrx-control for one generation. `nodes` is the number that trains, `port` where its store
+    listens.
+    """
     return [
         "nvrx-control",
         f"--nnodes={_node_range(config, nodes)}",
@@ -164,8 +166,8 @@ def launcher_argv(
 ) -> list[str]:
     """Command line of a worker pod's launcher.
 
-    store: host:port of the control pod. local_addr: this pod's address. master: address of pod 0, used by torchrun only.
-    rank_args: arguments of `python -m trainer`, which every rank gets.
+    store: host:port of the control pod. local_addr: this pod's address. master: address of pod 0, used by torchrun
+    only. rank_args: arguments of `python -m trainer`, which every rank gets.
     """
     if not config.recovery.in_job:
         port = int(store.rpartition(":")[2]) + 1

@@ -57,7 +57,7 @@ class Owner:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader, also after a crash, sees the old or the new content, never a mixture."""
+    """Replace `path` by `text`: a reader, also after a crash, sees the old or the new content, never a mixture."""
     temporary = _written_temporary(path, text)
     temporary.rename(path)
     sync_folder(path.parent)
@@ -227,7 +227,7 @@ class RunDirectory:
 
     def _require_dead(self, owner: Owner, job: str, jobset_attempt: int, lease_s: float) -> None:
         if owner.job == job and jobset_attempt > owner.jobset_attempt:
-            return  # the JobSet replaced it; if its node is cut off but alive, the generation check keeps it from writing
+            return  # the JobSet replaced it; if it lives on, cut off, the generation check keeps it from writing
         if self.owner_lives(owner, lease_s):
             raise RunIsOwned(self._owned_message(owner))
 

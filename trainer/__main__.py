@@ -1,5 +1,5 @@
-"""One rank: `python -m trainer --config F --run-dir D`, started by ft_launcher or torchrun. Imports come in the order in
-which they are needed, each cost visible in the event log.
+"""One rank: `python -m trainer --config F --run-dir D`, started by ft_launcher or torchrun. Imports come in the order
+in which they are needed, each cost visible in the event log.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from trainer.runtime import Attempt, Identity
 
 
 def main() -> int:
-    """Run attempts until the run is complete. The exit code tells the launcher only whether it went well; pod codes are the
-    supervisor's, from the records."""
+    """Run attempts until the run is complete. The exit code tells the launcher only whether it went well; pod codes are
+    the supervisor's, from the records.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -151,7 +152,7 @@ def leave(code: int) -> None:
 if __name__ == "__main__":
     try:
         exit_code = main()
-    except BaseException:
+    except BaseException:  # noqa: BLE001  the interpreter would print it too, and then might never end
         traceback.print_exc()
         exit_code = 1
     leave(exit_code)

@@ -1,5 +1,5 @@
-"""One child process of the supervisor: its output is passed on line by line, it is stopped in order or killed, and none of
-its descendants outlives it. Launchers start ranks in sessions of their own, so a process-group kill is not enough.
+"""One child process of the supervisor: its output is passed on line by line, it is stopped in order or killed, and none
+of its descendants outlives it. Launchers start ranks in sessions of their own, so a process-group kill is not enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """Orphaned descendants become children of this process, so that they can be found and reaped. As PID 1 they do anyway."""
+    """Orphaned descendants become children of this process, so that they can be found and reaped. As PID 1 they do
+    anyway.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -17,7 +17,7 @@ class InjectedFault(RuntimeError):
 
 
 class Faults:
-    """Strikes when its rank reaches its step. The record is written before acting, so that no restart fires it again."""
+    """Strikes when its rank reaches its step. The record comes before the act: no restart fires it again."""
 
     def __init__(self, faults: Iterable[Fault], run: RunDirectory, rank: int, log: EventLog) -> None:
         self._due = {fault.step: fault for fault in faults if fault.rank == rank and not fault.by_runner}

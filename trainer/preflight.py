@@ -17,7 +17,8 @@ from holdfast.config import RunConfig, names, sizing
 STORAGE_LIMIT_S = 30.0
 """A shared file system that does not finish one small fsynced write in this time is not fit to save to."""
 EARLIEST_CLOCK_S = 1_735_689_600.0
-"""2025-01-01: a node whose clock is before it has not been set, and its records would mislead people and certificates."""
+"""2025-01-01: a node whose clock is before it has not been set, and its records would mislead people and certificates.
+"""
 
 
 def findings(config: RunConfig, run_dir: Path, shm: Path = Path(names.SHM_MOUNT)) -> list[str]:
@@ -40,8 +41,8 @@ def warnings(config: RunConfig, run_dir: Path) -> list[str]:
     if free >= need:
         return []
     return [
-        f"{run_dir}: {free / 1e9:.2f} GB free, but checkpoint.keep_last={config.checkpoint.keep_last} and one save in flight "
-        f"need {need / 1e9:.2f} GB. Saves will fail when it is full; free some room or lower keep_last."
+        f"{run_dir}: {free / 1e9:.2f} GB free, but checkpoint.keep_last={config.checkpoint.keep_last} and one save in "
+        f"flight need {need / 1e9:.2f} GB. Saves will fail when it is full; free some room or lower keep_last."
     ]
 
 
@@ -56,11 +57,17 @@ def _devices(config: RunConfig) -> Iterator[str]:
         else len(list(Path("/dev").glob("nvidia[0-9]*")))
     )
     if have < want:
-        yield f"{have} GPUs are visible, cluster.ranks_per_node={want} are needed. Look for an Xid error in the node's kernel log."
+        yield (
+            f"{have} GPUs are visible, cluster.ranks_per_node={want} are needed. "
+            "Look for an Xid error in the node's kernel log."
+        )
     efa = config.instance.efa
     found = len(list(Path("/sys/class/infiniband").glob("*"))) if efa else 0
     if found < efa:
-        yield f"{found} EFA devices are visible, {config.cluster.instance_type} has {efa}; NCCL would fall back to TCP in silence."
+        yield (
+            f"{found} EFA devices are visible, {config.cluster.instance_type} has {efa}; "
+            "NCCL would fall back to TCP in silence."
+        )
 
 
 def _shm(config: RunConfig, shm: Path) -> Iterator[str]:
@@ -70,10 +77,10 @@ def _shm(config: RunConfig, shm: Path) -> Iterator[str]:
     try:
         size = shutil.disk_usage(shm).total
     except OSError as error:
-        yield f"{shm}: {error.strerror}. Checkpoint staging needs shared memory; mount an emptyDir of medium Memory there."
+        yield f"{shm}: {error.strerror}. Staging needs shared memory; mount an emptyDir of medium Memory there."
         return
     if size < need:
-        yield f"{shm} has {size / 1e9:.2f} GB; checkpoint staging needs {need / 1e9:.2f} GB. Raise the emptyDir's sizeLimit."
+        yield f"{shm} has {size / 1e9:.2f} GB; staging needs {need / 1e9:.2f} GB. Raise the emptyDir's sizeLimit."
 
 
 def _storage(run_dir: Path) -> Iterator[str]:

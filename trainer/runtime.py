@@ -76,8 +76,8 @@ def device_of(config: RunConfig, local_rank: int) -> torch.device:
 def process_group(config: RunConfig, identity: Identity, attempt: Attempt, log: EventLog) -> Iterator[None]:
     """The default process group of one attempt, over a store whose keys no other attempt uses.
 
-    Rank and world size are read again from the environment: an in-process restart may have changed them. The group is not
-    destroyed after an exception: destroying waits for peers, and the restart layers abort it themselves.
+    Rank and world size are read again from the environment: an in-process restart may have changed them. The group is
+    not destroyed after an exception: destroying waits for peers, and the restart layers abort it themselves.
     """
     import torch.distributed as dist
     import torch.distributed.nn.functional  # noqa: F401  imported later, it would keep the old group alive after an abort

@@ -1,7 +1,7 @@
 """PID 1 of every pod: `python -m trainer.supervisor worker|control --config F --run-dir D`.
 
-It decides the pod's exit code from the records in the run directory, never from NVRx's own codes: COMPLETE 0, TERMINAL its
-code, SIGTERM or an older generation 75, everything else 1.
+It decides the pod's exit code from the records in the run directory, never from NVRx's own codes: COMPLETE 0, TERMINAL
+its code, SIGTERM or an older generation 75, everything else 1.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Supervisor:
                     return owner
                 if owner.jobset_attempt > self._jobset_attempt:
                     raise StaleGeneration(
-                        f"this pod is of attempt {self._jobset_attempt}; attempt {owner.jobset_attempt} owns {self._run.path}"
+                        f"this pod is of attempt {self._jobset_attempt}; attempt {owner.jobset_attempt} owns the run"
                     )
             time.sleep(POLL_S)
         return None
@@ -232,7 +232,8 @@ class Supervisor:
         if self._signal is not None:
             return names.EXIT_PREEMPTED, f"stopped by signal {signal.Signals(self._signal).name}"
         if self._role == names.CONTROL:
-            # A worker's TERMINAL may be on its way; the JobSet must see it before this pod's failure restarts everything.
+            # A worker's TERMINAL may be on its way; the JobSet must see it before this pod's failure restarts
+            # everything.
             deadline = time.monotonic() + 2
             while time.monotonic() < deadline and recorded is None:
                 time.sleep(POLL_S)

@@ -85,6 +85,8 @@ def train_step(
     device: torch.device,
 ) -> float:
     """One optimizer update over the global batch; returns this rank's mean loss."""
+    import torch
+
     from trainer import optimizer as optimizers
     from trainer.model import loss_of
 

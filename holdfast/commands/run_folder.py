@@ -61,6 +61,16 @@ def clear_run(out: Path, *, sure: bool) -> None:
             shutil.rmtree(path)
 
 
+def _set_failures_aside(run: RunDirectory, name: str) -> None:
+    """The cause is said to be mended: what failed before must not count towards the stop rule again."""
+    failures = sorted(run.attempts.glob("*.rank*.json"))
+    aside = run.attempts / f"before-{name}"
+    if failures:
+        aside.mkdir(exist_ok=True)
+    for failure in failures:
+        failure.rename(aside / failure.name)
+
+
 def close_terminal(run: RunDirectory, *, clear: bool) -> None:
     """Set the TERMINAL record aside as TERMINAL.<n>.json. Raises ConfigError if it is there and must not be."""
     terminal = run.terminal()
@@ -73,4 +83,5 @@ def close_terminal(run: RunDirectory, *, clear: bool) -> None:
     stem, _, suffix = names.TERMINAL.rpartition(".")
     free = next(path for n in count(1) if not (path := run.path / f"{stem}.{n}.{suffix}").exists())
     record.rename(free)
+    _set_failures_aside(run, free.stem)
     print(f"{names.TERMINAL} was set aside as {free.name}: {terminal.reason}")

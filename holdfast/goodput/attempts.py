@@ -29,6 +29,8 @@ class Attempt:
     events: tuple[Event, ...]
     begin: float
     until: float
+    outlived: frozenset[str] = frozenset()
+    """Pods whose supervisor was alive after their rank's last sign: not lost, even if a spare got their seat."""
 
     def __str__(self) -> str:
         return "g{}-c{}-r{}".format(*self.key)
@@ -99,12 +101,22 @@ def find_attempts(timeline: Timeline, end: float) -> tuple[tuple[Attempt, ...], 
         _assign(events, groups)
     attempts = [Attempt(key, tuple(sorted(groups[key], key=lambda e: e.start)), 0.0, end) for key in sorted(groups)]
     attempts = [replace(attempt, begin=attempt.events[0].start) for attempt in attempts]
+    attempts = [replace(attempt, outlived=_outlived(attempt, timeline)) for attempt in attempts]
     until, result = end, []
     for attempt in reversed(attempts):
         result.append(replace(attempt, until=min(until, end)))
         until = min(until, attempt.begin)
     ordered = tuple(reversed(result))
     return ordered, (*_order_anomalies(ordered), *_missing_ranks(ordered))
+
+
+def _outlived(attempt: Attempt, timeline: Timeline) -> frozenset[str]:
+    last_sign: dict[str, float] = {}
+    for event in attempt.events:
+        pod = event.process.pod
+        last_sign[pod] = max(last_sign.get(pod, event.end), event.end)
+    watched = [e for e in timeline.events if e.process.source == "supervisor"]
+    return frozenset(e.process.pod for e in watched if e.end > last_sign.get(e.process.pod, e.end))
 
 
 def _assign(events: Sequence[Event], groups: dict[Key, list[Event]]) -> None:
@@ -168,11 +180,17 @@ def surviving_steps(attempts: Sequence[Attempt]) -> dict[int, Key]:
 
 
 def changed(older: Attempt, newer: Attempt) -> str:
-    """Which layer made `newer` of `older`: `in_process`, `in_job` (same pods) or `node` (other pods or generation)."""
+    """Which layer made `newer` of `older`: `in_process`, `in_job`, or `node` (a pod was lost, or a new generation).
+
+    ft_launcher may give the seat of a healthy node that is slow to stop to a spare; that is its business, not layer
+    3's.
+    """
     if older.key[0] != newer.key[0]:
         return NODE
     if older.key[1] == newer.key[1]:
         return IN_PROCESS
     # Ranks may change seats among the same pods. A rank without an old log proves nothing.
     known = {pod for rank, pod in newer.pods.items() if rank in older.pods}
-    return NODE if known - set(older.pods.values()) else IN_JOB
+    moved = known - set(older.pods.values())
+    gone = set(older.pods.values()) - set(newer.pods.values())
+    return NODE if moved and not gone <= older.outlived else IN_JOB

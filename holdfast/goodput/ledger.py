@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from holdfast.goodput.attempts import Attempt, Key, find_attempts, reigning, surviving_steps
 from holdfast.goodput.failures import Failure, Recovery, find_failures, find_recoveries
@@ -76,7 +77,7 @@ class Ledger:
         """Productive part of the wall time, 0 to 1. 0 for an empty log."""
         return self.buckets["productive"] / self.wall_s if self.wall_s else 0.0
 
-    def summary(self) -> dict[str, object]:
+    def summary(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
             "schema": SCHEMA,

@@ -59,7 +59,8 @@ class JobSetController:
 
     def abandon(self, reason: str) -> None:
         """End it from outside."""
-        self._finish("failed", reason)
+        self.status, self.reason = "failed", reason
+        self._stop(reason)
 
     def _stop(self, reason: str) -> None:
         """Delete every Job."""

@@ -112,6 +112,14 @@ def test_the_same_restart_on_a_spare_pod_is_a_node_replacement(run: Run) -> None
     assert ledger.buckets["node_replacement"] == pytest.approx(4.5)
 
 
+def test_a_spare_that_gets_the_seat_of_a_pod_that_lives_on_is_an_in_job_restart(run: Run) -> None:
+    killed_in_job(run, pod_of_rank_1="worker-2")
+    run.process(0, "supervisor", role="worker", pod="worker-1").point(9.5, "launcher_event", event="rendezvous_started")
+    ledger = ledger_of(run)
+    assert ledger.recoveries[0].layer == "in_job"
+    assert ledger.buckets["node_replacement"] == 0
+
+
 def test_ranks_that_change_seats_among_the_same_pods_are_an_in_job_restart(run: Run) -> None:
     old = run.ranks(0)
     train(old, 1, 1, 4)

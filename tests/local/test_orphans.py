@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -135,8 +136,6 @@ def test_two_runs_at_once_finish_with_ports_of_their_own(tmp_path: Path, toys: l
 
 
 def test_a_port_that_is_taken_is_refused_by_number(tmp_path: Path, toys: list[Toy]) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         began = time.monotonic()

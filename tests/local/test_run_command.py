@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import cli
+from holdfast.commands.run import read_config
 from holdfast.config import load_file
 from holdfast.local import RunFolder
 
@@ -187,8 +188,6 @@ def test_a_faults_file_that_cannot_work_is_refused_before_anything_starts(
 
 
 def test_a_seed_draws_the_same_faults_every_time_and_others_for_another_seed(tmp_path: Path) -> None:
-    from holdfast.commands.run import read_config
-
     def drawn(seed: int) -> object:
         path = faults_file(tmp_path / "f.yaml", {"kind": "hang"}, {"kind": "exception", "rank": 0}, seed=seed)
         return read_config("cpu-test", ["training.steps=1000"], path).faults

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.problems import ConfigError
+from holdfast.local import RunFolder, Runner, RunnerOptions, read_documents
+from holdfast.local.processes import processes_with_token
 from holdfast.local.report import JobFailed, JobSetRestarted, PodEnded, PodPending, PodReady, PodStarted, RunEnded
 from tests.local.toys import FOREVER, job, jobset, running
 
@@ -176,9 +178,6 @@ def test_more_pods_than_nodes_wait_and_a_node_that_joins_lets_them_start(tmp_pat
 
 
 def test_an_error_in_an_observer_leaves_no_process_alive(tmp_path: Path) -> None:
-    from holdfast.local import RunFolder, Runner, read_documents
-    from holdfast.local.processes import processes_with_token
-
     def explode(happening: object) -> None:
         if isinstance(happening, PodReady):
             raise ValueError("observer")
@@ -193,11 +192,10 @@ def test_an_error_in_an_observer_leaves_no_process_alive(tmp_path: Path) -> None
 
 
 def test_a_run_that_lasts_longer_than_its_limit_is_ended(tmp_path: Path) -> None:
-    from holdfast.local import RunnerOptions
-
     with running(tmp_path / "out", jobset(job("control", FOREVER)), options=RunnerOptions(limit_s=0.4)) as run:
         ended = run.result()
         assert (ended.outcome, ended.code, ended.reason) == ("interrupted", 1, "the limit of 0.4 s is over")
+        assert [pod.reason for pod in run.of(PodEnded)] == [ended.reason]
 
 
 def test_a_manifest_that_wants_gpus_is_refused_where_there_are_too_few(

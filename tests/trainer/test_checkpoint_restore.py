@@ -25,7 +25,9 @@ def _train(rank: int, world: int, run_dir: str, last: int) -> dict[str, Any]:
 
 
 def _resume(rank: int, world: int, run_dir: str, overrides: list[str], hide: int | None, last: int) -> Any:
-    """Resume and train on; the answer is (restored step, tensors then, skipped messages, tensors at `last`) or the error."""
+    """Resume and train on; the answer is (restored step, tensors then, skipped messages, tensors at `last`) or the
+    error.
+    """
     from trainer.checkpoint import restore
 
     if hide is not None and rank == 1:

@@ -1,8 +1,8 @@
 """Checkpoints: stage -> persist -> commit, and restore, prune. One file per stage; `Checkpoints` is what the loop sees.
 
-The state machine of one save: staged (copied to shared host memory) -> persisting (the writer process writes this rank's
-files and then its acknowledgement) -> committed (rank 0 saw all acknowledgements and renamed the marker into place), or
-failed (counted; training goes on). One save is in flight at a time.
+The state machine of one save: staged (copied to shared host memory) -> persisting (the writer process writes this
+rank's files and then its acknowledgement) -> committed (rank 0 saw all acknowledgements and renamed the marker into
+place), or failed (counted; training goes on). One save is in flight at a time.
 """
 
 from trainer.checkpoint.checkpoints import Checkpoints

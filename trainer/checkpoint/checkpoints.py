@@ -18,7 +18,7 @@ from holdfast.run_directory import Terminal, read_json
 from trainer import optimizer as optimizers
 from trainer.checkpoint import restore, state
 from trainer.checkpoint.commit import partial_folder, try_commit
-from trainer.checkpoint.persist import WriterFailed, require_acknowledgement
+from trainer.checkpoint.persist import WriterFailed, reason_left
 from trainer.checkpoint.plan import make_plan
 from trainer.checkpoint.prune import prune, remove_partials
 from trainer.checkpoint.stage import Stage
@@ -200,7 +200,8 @@ class Checkpoints:
         self._poll()
 
     def _wait(self) -> None:
-        """Until rank 0 has committed the save in flight or given it up; bounded, since a save that takes too long fails.
+        """Until rank 0 has committed the save in flight or given it up; bounded, since a save that takes too long
+        fails.
 
         All ranks wait here, in the checkpoint section, rather than in the next step's first collective.
         """
@@ -220,8 +221,6 @@ class Checkpoints:
                 save.handed = True
             if save.handed and not save.mine:
                 save.mine = self._writer.poll(self._keep.persist_timeout_s)
-                if save.mine:
-                    require_acknowledgement(save.folder, self._rank)
             if save.mine and (self._committed(save) if self._rank == 0 else waiting and self._resolved(save)):
                 self._save = None
         except (WriterFailed, OSError) as error:
@@ -262,18 +261,20 @@ class Checkpoints:
 
     def _count_failure(self, save: _Save, error: Exception) -> None:
         """A failed save does not stop training; a row of them does, since ever more work would be lost."""
-        logger.error("save of step %d failed: %s", save.step, error)
-        self._log.point("save_failed", step=save.step, error=str(error))
+        why = f"{error}{reason_left(save.folder, self._rank)}"
+        logger.error("save of step %d failed: %s", save.step, why)
+        self._log.point("save_failed", step=save.step, error=why)
         if self._rank != 0:
-            self._store.set(self._key(save, "failed"), str(error))
+            self._store.set(self._key(save, "failed"), why)
             return
         shutil.rmtree(save.folder, ignore_errors=True)
         self._store.set(self._key(save, "over"), "failed")
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= self._keep.max_failed_saves:
             reason = (
-                f"{self._failed_in_a_row} saves in a row failed (checkpoint.max_failed_saves={self._keep.max_failed_saves}), "
-                f"the last at step {save.step}: {error}. Committed checkpoints are untouched."
+                f"{self._failed_in_a_row} saves in a row failed "
+                f"(checkpoint.max_failed_saves={self._keep.max_failed_saves}), "
+                f"the last at step {save.step}: {why}. Committed checkpoints are untouched."
             )
             self._run.write_terminal(
                 Terminal(names.EXIT_GIVE_UP, reason, rank=self._rank, step=save.step, attempt=str(self._attempt)),

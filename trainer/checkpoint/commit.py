@@ -1,8 +1,8 @@
 """Commit: rank 0 turns a fully acknowledged folder into a checkpoint by one rename of the marker.
 
-Order, each durable before the next: all ranks' files and acknowledgements; `.metadata` and `state.json`; the folder gets its
-final name; the marker; the pointer LATEST. A reader trusts the marker only, so every crash in between leaves either the old
-state or the new one.
+Order, each durable before the next: all ranks' files and acknowledgements; `.metadata` and `state.json`; the folder
+gets its final name; the marker; the pointer LATEST. A reader trusts the marker only, so every crash in between leaves
+either the old state or the new one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def try_commit(
 ) -> bool:
     """Commit the step in `partial` if every rank has acknowledged it. Rank 0 only.
 
-    False while a rank has not finished. Raises StaleGeneration if a newer generation owns the run, OSError if the storage
-    refuses.
+    False while a rank has not finished. Raises StaleGeneration if a newer generation owns the run, OSError if the
+    storage refuses.
     """
     step = description["step"]
     acknowledged = []

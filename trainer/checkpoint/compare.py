@@ -1,7 +1,8 @@
-"""Compare two committed checkpoints tensor by tensor: `python -m trainer.checkpoint.compare RUN_DIR RUN_DIR [--step N]`.
+"""Compare two committed checkpoints tensor by tensor: `python -m trainer.checkpoint.compare RUN_DIR RUN_DIR [--step
+N]`.
 
-Prints JSON {identical, tensors, parameters, step, different: [names]}; exit code 0 if identical, 1 if not, 2 if it cannot be
-told. World sizes may differ: whole tensors are compared, bit for bit, optimizer state included.
+Prints JSON {identical, tensors, parameters, step, different: [names]}; exit code 0 if identical, 1 if not, 2 if it
+cannot be told. World sizes may differ: whole tensors are compared, bit for bit, optimizer state included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Persist: NVRx's persistent writer process writes this rank's files and then its acknowledgement.
 
-The writer is supervised: it dies with the trainer, a dead or late one is replaced and its save counted as failed. NVRx's
-own wait (`maybe_finalize_async_calls(blocking=True)`) never returns once the writer died and is never called.
+The writer is supervised: it dies with the trainer, a dead or late one is replaced and its save counted as failed.
+NVRx's own wait (`maybe_finalize_async_calls(blocking=True)`) never returns once the writer died and is never called.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import base64
 import ctypes
 import io
 import json
-import logging
 import os
 import pickle
 import queue
@@ -25,8 +24,6 @@ from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import File
 
 from holdfast.run_directory import read_json, write_atomically
 from trainer.checkpoint.plan import ShardPlan
-
-logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 DELAY_VARIABLE = "HOLDFAST_TEST_WRITE_DELAY_S"
@@ -142,7 +139,7 @@ class Writer:
 
 
 class _Checksummed(io.BufferedWriter):
-    """A file that knows the CRC-32 of all bytes written. DCP writes sequentially; a seek would be noticed by the size."""
+    """A file that knows the CRC-32 of all bytes written. DCP writes in order; a seek would show in the size."""
 
     def __init__(self, path: str) -> None:
         super().__init__(io.FileIO(path, "wb"), buffer_size=1 << 20)
@@ -161,7 +158,8 @@ def write_shard(
 ) -> None:
     """Runs in the writer process: write the files of this rank, fsynced, then `rank-<n>.json`, the acknowledgement.
 
-    Without it the trainer knows that the write failed; the reason is in `rank-<n>.failed` if there is room for that.
+    What goes wrong ends the process, which the trainer sees and replaces. The reason is in `rank-<n>.failed`, if there
+    is room for that, and in the log.
     """
     time.sleep(float(os.environ.get(DELAY_VARIABLE, "0")))
     target = Path(folder)
@@ -174,9 +172,9 @@ def write_shard(
             "results": base64.b64encode(pickle.dumps(results)).decode(),
         }
         write_atomically(target / f"rank-{rank}.json", json.dumps(record))
-    except Exception as error:  # anything that goes wrong here is reported to rank 0, never raised into NVRx's loop
-        logger.exception("rank %d could not write its part of %s", rank, folder)
+    except Exception as error:
         _leave_reason(target, rank, error)
+        raise
 
 
 def _write_files(
@@ -213,14 +211,13 @@ def _leave_reason(folder: Path, rank: int, error: BaseException) -> None:
     try:
         write_atomically(folder / f"rank-{rank}.failed", json.dumps({"error": f"{type(error).__name__}: {error}"}))
     except OSError:
-        logger.exception("no room for the reason either")
+        pass  # no room for the reason either
 
 
-def require_acknowledgement(folder: Path, rank: int) -> None:
-    """Raise WriterFailed unless this rank's part, whose write has ended, is acknowledged."""
-    if not (folder / f"rank-{rank}.json").exists():
-        reason = read_json(folder / f"rank-{rank}.failed") or {}
-        raise WriterFailed(f"rank {rank} could not write its part: {reason.get('error', 'see its log')}")
+def reason_left(folder: Path, rank: int) -> str:
+    """Why this rank's writer gave up, if it had room to say so."""
+    reason = (read_json(folder / f"rank-{rank}.failed") or {}).get("error")
+    return f": {reason}" if reason else ""
 
 
 def read_acknowledgement(folder: Path, rank: int) -> tuple[list[dict[str, Any]], list[Any]] | None:

@@ -1,4 +1,4 @@
-"""Plan: which rank writes which part of which tensor, agreed once per attempt with a collective, used for every save."""
+"""Plan: which rank writes which part of which tensor, agreed once per attempt, used for every save."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class ShardPlan:
 
 
 class _PlanningWriter(FileSystemWriterAsync):  # type: ignore[misc]
-    """NVRx's writer for planning only. Its own preparation spawns a result-queue process that outlives a killed trainer;
-    our results travel in the acknowledgement files instead."""
+    """NVRx's writer for planning only. Its own preparation spawns a result-queue process that outlives a killed
+    trainer; our results travel in the acknowledgement files instead.
+    """
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan  # the folder of each save is made when it is written
@@ -41,8 +42,9 @@ class _PlanningWriter(FileSystemWriterAsync):  # type: ignore[misc]
 
 
 def nested(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """{"model": {name: tensor}, "optimizer": {"state": {name: {key: tensor}}}}, the shape that stock DCP flattens to the
-    same dotted names."""
+    """{"model": {name: tensor}, "optimizer": {"state": {name: {key: tensor}}}}, the shape that stock DCP flattens to
+    the same dotted names.
+    """
     state: dict[str, Any] = {"model": {}, "optimizer": {"state": {}}}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")

@@ -70,9 +70,11 @@ def damage(folder: Path, mine: int, of: int, checksums: bool) -> str | None:
 
 
 def agree(folder: Path, asked: int | None, must_resume: bool, checksums: bool) -> tuple[int | None, list[str]]:
-    """The step that all ranks will load, or None for a fresh start, and messages about what was passed over. Collective.
+    """The step that all ranks will load, or None for a fresh start, and messages about what was passed over.
+    Collective.
 
-    Every rank sees the folder for itself; only what all see and find whole is used. Raises NoCheckpoint on all ranks alike.
+    Every rank sees the folder for itself; only what all see and find whole is used. Raises NoCheckpoint on all ranks
+    alike.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     seen: list[Any] = [None] * world
@@ -105,7 +107,9 @@ def agree(folder: Path, asked: int | None, must_resume: bool, checksums: bool) -
 
 
 def load(folder: Path, live: dict[str, torch.Tensor]) -> int:
-    """Read a committed checkpoint into the live tensors, in place. Returns the bytes of this rank's tensors. Collective."""
+    """Read a committed checkpoint into the live tensors, in place. Returns the bytes of this rank's tensors.
+    Collective.
+    """
     dcp.load(nested(live), storage_reader=dcp.FileSystemReader(folder))
     return sum(tensor.nbytes for tensor in live.values())
 

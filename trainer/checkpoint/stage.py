@@ -70,7 +70,7 @@ class Stage:
 
 
 def _shared_buffer(local: torch.Tensor) -> torch.Tensor:
-    buffer = torch.empty(local.shape, dtype=local.dtype, device="cpu").share_memory_()
+    buffer: torch.Tensor = torch.empty(local.shape, dtype=local.dtype, device="cpu").share_memory_()
     if local.is_cuda and buffer.numel():
         status = torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)
         if int(status) != 0:

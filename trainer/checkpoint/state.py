@@ -43,8 +43,9 @@ def prepare_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 def description(
     config: RunConfig, attempt: Attempt, step: int, learning_rate: float, fingerprint: str
 ) -> dict[str, Any]:
-    """The JSON beside the tensors. Random numbers are a pure function of (seed, step, rank), so their state is named, not
-    stored; the same holds for the order of samples."""
+    """The JSON beside the tensors. Random numbers are a pure function of (seed, step, rank), so their state is named,
+    not stored; the same holds for the order of samples.
+    """
     return {
         "schema": SCHEMA,
         "step": step,

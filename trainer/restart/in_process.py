@@ -1,11 +1,11 @@
 """Layer 1: NVRx's inprocess.Wrapper around one attempt. The only door to nvidia_resiliency_ext.inprocess.
 
-The wrapper's store is the control pod's, under a prefix of its own per launcher cycle: it outlives every rank, and no port
-has to be free. NVRx's own default puts the store into rank 0's process, whose death then ends the job.
+The wrapper's store is the control pod's, under a prefix of its own per launcher cycle: it outlives every rank, and no
+port has to be free. NVRx's own default puts the store into rank 0's process, whose death then ends the job.
 """
 
-# No `from __future__ import annotations` here: NVRx 0.6.0 injects the CallWrapper only into a parameter whose annotation
-# is the class itself, not its name.
+# No `from __future__ import annotations` here: NVRx 0.6.0 injects the CallWrapper only into a parameter whose
+# annotation is the class itself, not its name.
 
 from collections.abc import Callable
 from datetime import timedelta
