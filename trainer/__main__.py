@@ -67,6 +67,7 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         import torch
 
         from trainer.checkpoint.persist import Writer
+        from trainer.checkpoint.stage import Stage
         from trainer.restart import in_process
         from trainer.train import Survivors
 
@@ -76,7 +77,7 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     torch.use_deterministic_algorithms(config.device == "cpu")
     storage = Path(os.environ[names.ENV_STORAGE])
     writer = Writer(identity.rank, config.checkpoint.writer_threads)
-    survivors = Survivors(config, identity, run, storage, log, pulse, writer)
+    survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage())
     try:
         in_process.run(
             config, identity, lambda attempt: _attempt(attempt, survivors), lambda: run.terminal() is not None

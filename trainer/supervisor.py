@@ -60,6 +60,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, self._on_signal)
         self._log.point("pod_start")
         code, reason = self._outcome()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the code is decided; a late SIGTERM must not change it
         logging.log(
             logging.INFO if code == names.EXIT_COMPLETE else logging.ERROR, "pod ends with %d: %s", code, reason
         )

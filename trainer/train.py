@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainer.checkpoint import Checkpoints
     from trainer.checkpoint.persist import Writer
+    from trainer.checkpoint.stage import Stage
     from trainer.data import Dataset
 
 
@@ -33,6 +34,7 @@ class Survivors:
     log: EventLog
     pulse: Pulse
     writer: Writer
+    stage: Stage
     step: int = 0
     """Last step that this process finished or began; names the place of a failure."""
 
@@ -47,6 +49,8 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
 
     config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
     pulse.restart()
+    survivors.step = 0
+    survivors.stage.forget()
     device = device_of(config, identity.local_rank)
     with process_group(config, identity, attempt, log):
         with log.span("build"):

@@ -32,6 +32,7 @@ class Session:
 
         from trainer.checkpoint.checkpoints import Checkpoints
         from trainer.checkpoint.persist import Writer
+        from trainer.checkpoint.stage import Stage
         from trainer.train import Survivors
 
         self.run = RunDirectory(Path(run_dir))
@@ -42,7 +43,7 @@ class Session:
             self.run.events, "rank", rank=rank, world_size=world_size, generation=generation, cycle=cycle
         )
         self.writer = Writer(rank, settings.checkpoint.writer_threads)
-        survivors = Survivors(settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer)
+        survivors = Survivors(settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer, Stage())
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
         fully_shard(self.model, mesh=init_device_mesh("cpu", (world_size,)))

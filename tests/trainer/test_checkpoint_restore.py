@@ -55,7 +55,7 @@ def _resume(rank: int, world: int, run_dir: str, overrides: list[str], hide: int
 
 def resume(run_dir: Path, world: int, *overrides: str, hide: int | None = None, last: int = 0) -> list[Any]:
     """Run `_resume` on `world` ranks."""
-    return run_ranks(_resume, world, str(run_dir), list(overrides), hide, last)
+    return run_ranks(_resume, world, str(run_dir), list(overrides), hide, last, timeout_s=110)
 
 
 @pytest.fixture(scope="module")

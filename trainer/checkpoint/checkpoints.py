@@ -21,7 +21,6 @@ from trainer.checkpoint.commit import partial_folder, try_commit
 from trainer.checkpoint.persist import WriterFailed, reason_left
 from trainer.checkpoint.plan import make_plan
 from trainer.checkpoint.prune import prune, remove_partials
-from trainer.checkpoint.stage import Stage
 from trainer.runtime import Attempt
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ class Checkpoints:
         self._failed_in_a_row = 0
         state.prepare_optimizer(model, optimizer)
         self._live = state.live_tensors(model, optimizer)
-        self._stage: Stage | None = None
+        self._stage = survivors.stage
+        self._ready = False
 
     # --- start of an attempt ---
 
@@ -103,7 +103,8 @@ class Checkpoints:
             step = 0
         else:
             self._load(step)
-        self._stage = Stage(self._live)
+        self._stage.bind(self._live)
+        self._ready = True
         self._plan = make_plan(self._live, self._stage.staged, self._keep.writer_threads)
         return step
 
@@ -147,8 +148,7 @@ class Checkpoints:
 
     def before_update(self) -> None:
         """Call before anything changes parameters or optimizer state: waits for the staging copy only."""
-        if self._stage is not None:
-            self._stage.wait()
+        self._stage.wait()
 
     def after_step(self, step: int) -> None:
         """Look after the save in flight; begin a new one if `step` is due."""
@@ -191,7 +191,7 @@ class Checkpoints:
     # --- the save in flight ---
 
     def _begin(self, step: int) -> None:
-        assert self._stage is not None, "restore() comes first"
+        assert self._ready, "restore() comes first"
         with self._log.span("stage", step=step, bytes=self._stage.bytes):
             self._stage.copy()
         self._serial += 1
@@ -213,7 +213,7 @@ class Checkpoints:
     def _poll(self, waiting: bool = False) -> None:
         """Move the save in flight on, as far as it goes without waiting."""
         save = self._save
-        if save is None or self._stage is None:
+        if save is None:
             return
         try:
             if not save.handed and self._stage.done():

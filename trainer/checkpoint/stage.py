@@ -18,24 +18,41 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Stage:
-    """Shared host buffers, one per distinct live tensor."""
+    """Shared host buffers. They survive in-process restarts: `bind` points them at the tensors of a new attempt."""
 
-    def __init__(self, live: dict[str, torch.Tensor]) -> None:
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self) -> None:
         self.staged: dict[str, torch.Tensor] = {}
-        by_identity: dict[int, torch.Tensor] = {}
-        for name, tensor in live.items():
-            local = local_part(tensor)
-            key = id(tensor)
-            if key not in by_identity:  # tied weights appear under two names and are copied once
-                buffer = _shared_buffer(local)
-                by_identity[key] = buffer
-                self._pairs.append((local, buffer))
-            self.staged[name] = by_identity[key]
-        self.bytes = sum(buffer.nbytes for _, buffer in self._pairs)
-        cuda = next((local.device for local, _ in self._pairs if local.is_cuda), None)
-        self._stream = torch.cuda.Stream(cuda) if cuda is not None else None
+        """Dotted name -> buffer. Tied weights have two names and one buffer."""
+        self._buffers: list[torch.Tensor] = []
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._stream: torch.cuda.Stream | None = None
         self._copied: torch.cuda.Event | None = None
+
+    def bind(self, live: dict[str, torch.Tensor]) -> None:
+        """Stage these tensors from now on. Buffers are kept if they fit, which they do after every restart of one
+        model.
+
+        Nobody may be reading the buffers: the writer is idle or gone.
+        """
+        if self._stream is not None:
+            self._stream.synchronize()  # a copy that an aborted attempt began must not land in the new one's save
+        distinct = {id(tensor): local_part(tensor) for tensor in live.values()}
+        locals_ = list(distinct.values())
+        if not _fit(self._buffers, locals_):
+            self.release()
+            self._buffers = [_shared_buffer(local) for local in locals_]
+        self._pairs = list(zip(locals_, self._buffers, strict=True))
+        of_tensor = dict(zip(distinct, self._buffers, strict=True))
+        self.staged = {name: of_tensor[id(tensor)] for name, tensor in live.items()}
+        self._copied = None
+        device = next((local.device for local in locals_ if local.is_cuda), None)
+        if device is not None and self._stream is None:
+            self._stream = torch.cuda.Stream(device)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers)
 
     def copy(self) -> None:
         """Begin to copy the live tensors as they are now."""
@@ -60,13 +77,20 @@ class Stage:
         """Whether the copy is complete, so that another process may read the buffers."""
         return self._copied is None or self._copied.query()
 
+    def forget(self) -> None:
+        """Let go of the live tensors of an attempt that is over; the buffers stay."""
+        self._pairs = []
+
     def release(self) -> None:
-        """Unpin the buffers."""
-        for _, buffer in self._pairs:
+        """Unpin and free the buffers. Memory that is freed while pinned makes the next pinning at its address fail."""
+        for buffer in self._buffers:
             if self._stream is not None and buffer.numel():
                 torch.cuda.cudart().cudaHostUnregister(buffer.data_ptr())
-        self._pairs.clear()
-        self.staged.clear()
+        self._buffers, self._pairs, self.staged = [], [], {}
+
+
+def _fit(buffers: list[torch.Tensor], tensors: list[torch.Tensor]) -> bool:
+    return [(b.shape, b.dtype) for b in buffers] == [(t.shape, t.dtype) for t in tensors]
 
 
 def _shared_buffer(local: torch.Tensor) -> torch.Tensor:
@@ -74,5 +98,5 @@ def _shared_buffer(local: torch.Tensor) -> torch.Tensor:
     if local.is_cuda and buffer.numel():
         status = torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0)
         if int(status) != 0:
-            raise RuntimeError(f"cudaHostRegister of {buffer.nbytes} bytes failed with {status}")
+            raise RuntimeError(f"cudaHostRegister of {buffer.nbytes} bytes failed with error {int(status)}")
     return buffer
