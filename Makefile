@@ -51,7 +51,7 @@ synth: $(READY) ## write the Kubernetes manifests of every profile to dist/k8s
 	@set -e; for profile in $(PROFILES); do HOLDFAST_PROFILE=$$profile $(BIN)/python k8s/main.py; done
 
 report: $(READY) ## goodput report of a run (RUN=folder; the demo's by default)
-	@$(BIN)/holdfast report $(or $(RUN),dist/demo) $(ARGS)
+	@$(BIN)/holdfast report $(or $(RUN),dist/demo/broken) $(ARGS)
 
 lock: $(READY) ## compile trainer/requirements.lock from requirements.txt
 	@$(BIN)/python -m bootstrap.lock

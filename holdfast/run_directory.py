@@ -54,6 +54,8 @@ class Owner:
     boot: str
     since: float
     """Wall-clock seconds; for people only."""
+    incarnation: int = 0
+    """The generation in which this job was first started; restarts of the same JobSet keep it, a new start does not."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -113,7 +115,6 @@ class RunDirectory:
         self.events = path / names.EVENTS
         self.attempts = path / names.ATTEMPTS
         self.faults = path / names.FAULTS
-        self.logs = path / names.LOGS
         self._generations = path / names.GENERATIONS
 
     # --- the two records that decide exit codes ---
@@ -182,6 +183,7 @@ class RunDirectory:
         if current is not None:
             self._require_dead(current, job, jobset_attempt, lease_s)
         generation = self._claim(0 if current is None else current.generation, lease_s)
+        continues = current is not None and current.job == job and jobset_attempt > current.jobset_attempt
         owner = Owner(
             generation=generation,
             nodes=nodes,
@@ -195,6 +197,7 @@ class RunDirectory:
             pid_started=_pid_started(os.getpid()),
             boot=_boot(),
             since=time.time(),
+            incarnation=current.incarnation if current is not None and continues else generation,
         )
         write_atomically(self.path / names.GENERATION, json.dumps(asdict(owner), indent=1))
         self.beat(generation, 0)

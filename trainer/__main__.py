@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.config import ConfigError, RunConfig, load_file, names
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
+from trainer.child import age_s
 from trainer.runtime import Attempt, Identity
 
 
@@ -132,13 +133,7 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
 
 def _process_started() -> float:
     """Monotonic time at which the kernel started this process; the interpreter's own start is part of a restart."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        since_boot = ticks / os.sysconf("SC_CLK_TCK")
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return time.monotonic()
-    return time.monotonic() - (uptime - since_boot)
+    return time.monotonic() - age_s(os.getpid())
 
 
 def leave(code: int) -> None:

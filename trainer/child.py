@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import psutil
 
@@ -93,6 +94,18 @@ def reap(own: int) -> None:
                 os.waitpid(process.pid, os.WNOHANG)
         except (psutil.NoSuchProcess, ChildProcessError):
             continue
+
+
+def age_s(pid: int) -> float:
+    """Seconds since a process started, by the kernel's own clock: a corrected wall clock must not make a rank look old.
+
+    0 if there is no such process.
+    """
+    try:
+        started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(Path("/proc/uptime").read_text().split()[0]) - started
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _children(pid: int, recursive: bool = False) -> list[psutil.Process]:

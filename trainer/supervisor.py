@@ -22,7 +22,7 @@ from holdfast.config import ConfigError, RunConfig, dump, load_file, names
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import Owner, RunDirectory, RunIsOwned, StaleGeneration, Terminal, write_atomically
 from trainer import preflight
-from trainer.child import Child, become_subreaper, reap
+from trainer.child import Child, age_s, become_subreaper, reap
 from trainer.restart.heartbeat import MONITORED_PREFIX
 
 POLL_S = 0.1
@@ -166,7 +166,7 @@ class Supervisor:
             return
         limit = self._config.recovery.first_section_timeout_s
         for process in child.ranks():
-            age = time.time() - process.create_time()
+            age = age_s(process.pid)
             if age > limit and not (self._scratch / f"{MONITORED_PREFIX}{process.pid}").exists():
                 logging.error(
                     "rank process %d has no section after %.0f s (recovery.first_section_timeout_s); killing it",

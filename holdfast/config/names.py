@@ -31,7 +31,8 @@ CHECKPOINTS = "checkpoints"
 EVENTS = "events"
 ATTEMPTS = "attempts"
 FAULTS = "faults"
-LOGS = "logs"
+ASIDE = "aside"
+"""Committed checkpoints that training went back behind, by the attempt that did; never read again."""
 TOKEN_CACHE = "cache/tokens"
 """Below the shared storage: tokenized shards, one folder per fingerprint, shared by all runs."""
 
@@ -58,6 +59,32 @@ CONFIG_MOUNT = "/etc/holdfast"
 SCRATCH_MOUNT = "/run/holdfast"
 SHM_MOUNT = "/dev/shm"
 LOCAL_MOUNT = "/local"
+
+# --- the cluster on AWS: infra builds it, k8s schedules on it ---
+POOL_LABEL = "holdfast.dev/pool"
+"""Node label: which of our two node groups a node belongs to."""
+GPU_POOL = "gpu"
+SYSTEM_POOL = "system"
+GPU_TAINT = "nvidia.com/gpu"
+GPU_TAINT_VALUE = "true"
+"""NoSchedule on GPU nodes: nothing lands on them that does not ask for it."""
+STORAGE_TAINT = "fsx.csi.aws.com/agent-not-ready"
+"""NoExecute on a new GPU node, until the FSx CSI driver takes it away: a pod cannot mount before."""
+SERVICE_ACCOUNT = "trainer"
+"""Of the training pods, in the job's namespace. A Pod Identity association gives it a role; it needs no annotation."""
+STACK_NETWORK = "network"
+STACK_CLUSTER = "cluster"
+STACK_STORAGE = "storage"
+STACK_WORKLOAD = "workload"
+STACK_GPU = "gpu"
+"""Stacks, in the order of deployment; stack_name() has their names on AWS, which are the keys of cdk-outputs.json."""
+OUTPUT_CLUSTER_NAME = "ClusterName"
+OUTPUT_FILE_SYSTEM_ID = "FileSystemId"
+OUTPUT_FILE_SYSTEM_DNS = "FileSystemDnsName"
+OUTPUT_FILE_SYSTEM_MOUNT = "FileSystemMountName"
+OUTPUT_CAPACITY_ENDS_AT = "CapacityEndsAt"
+OUTPUT_IMAGE = "TrainerImage"
+"""The image that was deployed with, where it is not that of the config."""
 
 # --- environment variables that the manifest sets for our own code ---
 ENV_STORAGE = "HOLDFAST_STORAGE"
@@ -96,3 +123,8 @@ def step_of(folder: str) -> int | None:
     """The step that a folder name stands for, or None if it is not a plain step folder."""
     digits = folder.removeprefix(STEP_PREFIX)
     return int(digits) if folder.startswith(STEP_PREFIX) and digits.isdigit() else None
+
+
+def stack_name(run: str, stack: str) -> str:
+    """Name of a CloudFormation stack (STACK_*) of the run: `llama3-8b-p5x2-storage`."""
+    return f"{run}-{stack}"

@@ -147,8 +147,24 @@ def test_a_step_that_does_not_exist_is_refused_with_those_that_do(run_dir: Path)
         assert message == "NoCheckpoint: resume.step = 12: no such committed step. There are: 5, 10, 15."
 
 
-def test_an_older_step_can_be_asked_for(run_dir: Path) -> None:
-    assert [step for step, *_ in resume(run_dir, 2, "resume.step=10")] == [10, 10]
+def test_going_back_to_an_older_step_keeps_the_newer_ones_aside_and_happens_once(clean: Any, run_dir: Path) -> None:
+    """The job's own restarts must not go back again, and the abandoned branch must not count as the newest."""
+    first = resume(run_dir, 2, "resume.step=5", last=12)
+    assert [step for step, *_ in first] == [5, 5]
+    aside = {path.name for path in run_dir.glob("aside/*/step-*")}
+    assert aside == {"step-00000010", "step-00000015"}
+    again = resume(run_dir, 2, "resume.step=5", last=20)
+    assert [step for step, *_ in again] == [10, 10]
+    assert same(again[0][3], clean[2])
+
+
+def test_a_damaged_checkpoint_is_set_aside_so_that_retention_does_not_count_it(run_dir: Path) -> None:
+    for step in (10, 15):
+        _flip_a_byte(run_dir / f"checkpoints/step-{step:08d}")
+    resume(run_dir, 2, "checkpoint.keep_last=2", "checkpoint.interval_steps=2", last=8)
+    kept = sorted(path.parent.name for path in run_dir.glob("checkpoints/*/COMMITTED.json"))
+    assert kept == ["step-00000006", "step-00000008"]
+    assert {path.name for path in run_dir.glob("aside/*/step-*")} == {"step-00000010", "step-00000015"}
 
 
 def test_must_resume_refuses_an_empty_folder(tmp_path: Path) -> None:

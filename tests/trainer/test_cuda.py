@@ -22,7 +22,7 @@ SAMPLES = 8
 def gpu_config(*overrides: str) -> RunConfig:
     return configured(
         "device=cuda",
-        "cluster.instance_type=p5.48xlarge",
+        "cluster.instance_type=gpu-local",
         "recovery.process_group_timeout_s=60",
         "model.tie_embeddings=true",
         *overrides,

@@ -13,14 +13,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-from holdfast.config import ConfigError, Problem, names
+from holdfast.config import names
 from holdfast.run_directory import Terminal, read_json
 from trainer import optimizer as optimizers
-from trainer.checkpoint import restore, state
+from trainer.checkpoint import state
 from trainer.checkpoint.commit import partial_folder, try_commit
 from trainer.checkpoint.persist import WriterFailed, reason_left
 from trainer.checkpoint.plan import make_plan
-from trainer.checkpoint.prune import prune, remove_partials
+from trainer.checkpoint.prune import prune
+from trainer.checkpoint.resume import Resume
 from trainer.runtime import Attempt
 
 if TYPE_CHECKING:
@@ -87,62 +88,12 @@ class Checkpoints:
         if self._writer.busy:
             self._writer.abort()  # it is still writing for an attempt that is over
         self._writer.warm_up()
-        removed = self._clean_up()
-        step, messages = restore.agree(
-            self._run.checkpoints,
-            self._config.resume.step,
-            self._config.resume.must_resume,
-            self._keep.verify == "full",
-        )
-        for message in messages + [f"{name}: half-written, removed" for name in removed]:
-            if self._rank == 0:
-                logger.warning("skipped %s", message)
-                self._log.point("skipped", folder=message.partition(":")[0], why=message.partition(": ")[2])
-        if step is None:
-            logger.info("fresh start: no committed checkpoint in %s", self._run.checkpoints)
-            step = 0
-        else:
-            self._load(step)
+        resume = Resume(self._config, self._run, self._attempt, self._rank, self._log, self._fingerprint)
+        step = resume.into(self._live)
         self._stage.bind(self._live)
         self._ready = True
         self._plan = make_plan(self._live, self._stage.staged, self._keep.writer_threads)
         return step
-
-    def _clean_up(self) -> list[str]:
-        removed = remove_partials(self._run, self._attempt) if self._rank == 0 else []
-        dist.barrier()  # nobody lists the folder while rank 0 cleans it
-        return removed
-
-    def _load(self, step: int) -> None:
-        folder = self._run.checkpoints / names.step_folder(step)
-        self._require_same_experiment(folder / "state.json")
-        start = time.monotonic()
-        size = restore.load(folder, self._live)
-        seconds = time.monotonic() - start
-        self._log.lasted("restore", start, step=step, bytes=size)
-        logger.info(
-            "restored step %d: %.3f GB in %.2f s, %.2f GB/s on this rank",
-            step,
-            size / 1e9,
-            seconds,
-            size / 1e9 / seconds,
-        )
-
-    def _require_same_experiment(self, path: object) -> None:
-        saved = read_json(path)  # type: ignore[arg-type]
-        if saved is None:
-            raise restore.NoCheckpoint(f"{path}: unreadable")
-        differing = state.differing_keys(saved, self._config, self._fingerprint)
-        if differing:
-            raise ConfigError(
-                Problem(
-                    key,
-                    now,
-                    f"the checkpoint was made with {then!r}",
-                    f"restore the old value, start a new run, or list {key} in resume.allow_changes",
-                )
-                for key, (then, now) in differing.items()
-            )
 
     # --- in every step ---
 
@@ -256,8 +207,15 @@ class Checkpoints:
         self._log.lasted("persist", save.since, step=save.step)
         self._log.point("commit", step=save.step)
         logger.info("committed step %d", save.step)
-        prune(self._run, self._keep, self._attempt)
+        self._prune()
         return True
+
+    def _prune(self) -> None:
+        """Apply retention. What cannot be deleted now is tried again after the next commit."""
+        try:
+            prune(self._run, self._keep, self._attempt)
+        except OSError as error:
+            logger.warning("old checkpoints could not be deleted: %s", error)
 
     def _count_failure(self, save: _Save, error: Exception) -> None:
         """A failed save does not stop training; a row of them does, since ever more work would be lost."""

@@ -45,6 +45,23 @@ def _begun_step(name: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
+def set_newer_aside(run: RunDirectory, step: int, attempt: Attempt) -> list[str]:
+    """Move committed steps beyond `step`, from which training goes on, out of the way. Rank 0 only. Returns the names.
+
+    They are damaged, or were passed over on request. Left in place they would count as the newest for retention, which
+    would then delete what is committed from now on, and for the next restart. Nothing is deleted: ASIDE keeps them.
+    """
+    run.require_generation(attempt.generation)
+    moved = []
+    for newer in [found for found in look(run.checkpoints).committed if found > step]:
+        folder = run.checkpoints / names.step_folder(newer)
+        target = run.path / names.ASIDE / str(attempt)
+        target.mkdir(parents=True, exist_ok=True)
+        folder.rename(target / folder.name)
+        moved.append(str(target / folder.name))
+    return moved
+
+
 def remove_partials(run: RunDirectory, attempt: Attempt) -> list[str]:
     """Delete what earlier attempts left half-written. Rank 0 only, at the start of an attempt. Returns the names."""
     run.require_generation(attempt.generation)

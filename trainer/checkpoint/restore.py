@@ -77,8 +77,9 @@ def agree(folder: Path, asked: int | None, must_resume: bool, checksums: bool) -
     alike.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    seen: list[Any] = [None] * world
-    dist.all_gather_object(seen, look(folder))
+    gathered: list[Any] = [None] * world
+    dist.all_gather_object(gathered, (look(folder), asked))
+    seen, asked = [found for found, _ in gathered], gathered[0][1]
     everywhere = sorted(set.intersection(*(set(found.committed) for found in seen)), reverse=True)
     somewhere = set.union(*(set(found.committed) for found in seen))
     messages = [f"{name}: not committed" for name in sorted(set.union(*(set(found.unfinished) for found in seen)))]
