@@ -6,13 +6,16 @@ VENV := $(or $(HOLDFAST_VENV),.venv)
 READY := $(VENV)/.holdfast-ready
 BIN := $(abspath $(VENV))/bin
 PROFILES := $(notdir $(basename $(wildcard holdfast/config/profiles/*.yaml)))
+# Those whose nodes are EC2 instances.
+AWS_PROFILES := $(notdir $(basename $(shell grep -LE 'instance_type: *(cpu|gpu-local)\b' holdfast/config/profiles/*.yaml)))
+CDK := node_modules/.bin/cdk
 CODE := $(wildcard app.py bench bootstrap holdfast infra k8s tests trainer)
 
 # jsii (cdk8s, aws_cdk) starts this Node; it comes with requirements.txt.
 export JSII_NODE := $(BIN)/node
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all check synth report lock FORCE
+.PHONY: help venv demo test test-all check synth tools report lock FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,15 +43,36 @@ test: $(READY) ## the tests, without the slow ones
 test-all: $(READY) ## every test that this machine can run
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: $(READY) ## ruff, mypy --strict, all profiles
+check: synth $(CDK) ## everything that judges code, templates, manifests and image without running a job
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --strict --no-error-summary $(CODE)
 	@$(BIN)/holdfast check --all >/dev/null
-	@echo "check: ruff, mypy --strict and $(words $(PROFILES)) profiles are clean"
+	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/cfn-lint -i W3005 -- $(foreach profile,$(AWS_PROFILES),dist/cdk/$(profile)/*.template.json)
+	@PATH="$(BIN):$$PATH" $(CDK) synth --quiet --strict --no-staging --output dist/cdk/strict >dist/check.log 2>&1 \
+		|| { cat dist/check.log; exit 1; }
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/k8s/test_schemas.py tests/infra/rules -m "not slow" >dist/check.log \
+		|| { cat dist/check.log; exit 1; }
+	@echo "check: ruff, mypy --strict, $(words $(PROFILES)) profiles, hadolint, cfn-lint and our rules on $(words $(AWS_PROFILES))" \
+		"profiles' templates, cdk --strict on one, kubernetes-validate --strict: clean"
 
-synth: $(READY) ## write the Kubernetes manifests of every profile to dist/k8s
+# Rules (infra/rules) and cdk-nag run inside app.py. W3005 is about the CDK's own kubectl provider.
+synth: $(READY) ## write templates (dist/cdk) and Kubernetes manifests (dist/k8s) of every profile
 	@set -e; for profile in $(PROFILES); do HOLDFAST_PROFILE=$$profile $(BIN)/python k8s/main.py; done
+	@set -e; for profile in $(AWS_PROFILES); do \
+		rm -rf dist/cdk/$$profile; \
+		CDK_VALIDATION=false CDK_OUTDIR=dist/cdk/$$profile \
+			CDK_CONTEXT_JSON="{\"profile\": \"$$profile\", \"aws:cdk:disable-asset-staging\": true}" $(BIN)/python app.py; \
+		ls dist/cdk/$$profile/*.template.json; \
+	done
+
+tools: $(CDK) ## the command lines of the CDK and of cdk8s, in node_modules/.bin
+
+# Node and npm come with requirements.txt.
+$(CDK): package.json | $(READY)
+	@PATH="$(BIN):$$PATH" $(BIN)/npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
 
 report: $(READY) ## goodput report of a run (RUN=folder; the demo's by default)
 	@$(BIN)/holdfast report $(or $(RUN),dist/demo/broken) $(ARGS)

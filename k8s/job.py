@@ -1,20 +1,22 @@
-"""The job as cdk8s charts: one JobSet with a control pod and one worker Job per node, its config, and its guards.
+"""The job: one JobSet with a control pod and one worker Job per node, its config, and its guards.
 
-Objects are plain dicts; cdk8s gives them a namespace and carries strings that only AWS knows (infra passes tokens).
+Nothing in it comes from AWS: the claim, the namespace and the service account have constant names, so that a job can be
+synthesized anywhere. It never goes through CloudFormation either, where a stack update could restart a run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
-from cdk8s import ApiObject, ApiObjectMetadata, App, Chart, JsonPatch
-from constructs import Construct
+from cdk8s import App
 
 from holdfast import launch
 from holdfast.config import RunConfig, dump, names
-from k8s.pods import JOBSET_NAME, PRIORITY_CLASS, REPLICATED_JOB, Manifest, config_name, control_pod, labels, worker_pod
+from k8s.charts import ObjectsChart, rendered
+from k8s.network import job_traffic
+from k8s.placement import Manifest
+from k8s.pods import JOBSET_NAME, REPLICATED_JOB, config_name, control_pod, labels, worker_pod
 
 CONTENT_HASH = "holdfast/config-hash"
 """Annotation: SHA-256 of run.yaml."""
@@ -28,44 +30,18 @@ def job_name(config: RunConfig) -> str:
     return launch.job_name(config, shape=json.dumps(job_set(config, config.name), sort_keys=True))
 
 
-class ClusterChart(Chart):
-    """Cluster-scoped objects. A chart of its own without a namespace: cdk8s would write one into them."""
-
-    def __init__(self, scope: Construct, chart_id: str) -> None:
-        super().__init__(scope, chart_id)
-        _add(self, "priorityclass", priority_class())
-
-
-class JobChart(Chart):
-    """Everything of one job that lives in its namespace. `job` names the JobSet: job_name(config)."""
-
-    def __init__(self, scope: Construct, chart_id: str, *, config: RunConfig, job: str) -> None:
-        super().__init__(scope, chart_id, namespace=config.cluster.namespace)
-        _add(self, "configmap", config_map(config, job))
-        # Integers: a Job has no scale subresource, so a percentage or maxUnavailable never lets an eviction through.
-        _add(self, "poddisruptionbudget-control", disruption_budget(job, names.CONTROL, keep=1))
-        _add(self, "poddisruptionbudget-workers", disruption_budget(job, names.WORKERS, keep=config.pods - 1))
-        _add(self, "jobset", job_set(config, job))
-
-
 def manifests(config: RunConfig) -> dict[str, Manifest]:
     """Stable name -> object, as cdk8s renders them, in the order in which to apply them."""
-    app = App()
-    charts = (ClusterChart(app, "cluster"), JobChart(app, "job", config=config, job=job_name(config)))
-    return {item.node.id: item.to_json() for chart in charts for item in chart.api_objects}
-
-
-def priority_class() -> Manifest:
-    """Above everything without a priority: half a training job cannot run while the other half waits."""
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": PRIORITY_CLASS},
-        "value": 100_000,
-        "preemptionPolicy": "PreemptLowerPriority",
-        "globalDefault": False,
-        "description": "Holdfast training pods: one that cannot be placed stops all others of its job.",
+    job = job_name(config)
+    objects = {
+        "configmap": config_map(config, job),
+        "networkpolicy": job_traffic(config, job),
+        # Integers: a Job has no scale subresource, so a percentage or maxUnavailable never lets an eviction through.
+        "poddisruptionbudget-control": disruption_budget(config, job, names.CONTROL, keep=1),
+        "poddisruptionbudget-workers": disruption_budget(config, job, names.WORKERS, keep=config.pods - 1),
+        "jobset": job_set(config, job),
     }
+    return rendered([ObjectsChart(App(), "job", objects)])
 
 
 def config_map(config: RunConfig, job: str) -> Manifest:
@@ -75,18 +51,18 @@ def config_map(config: RunConfig, job: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": config_name(job), "labels": labels(job), "annotations": {CONTENT_HASH: digest}},
+        "metadata": {**_metadata(config, job, config_name(job)), "annotations": {CONTENT_HASH: digest}},
         "immutable": True,
         "data": {names.RUN_YAML: text},
     }
 
 
-def disruption_budget(job: str, replicated_job: str, *, keep: int) -> Manifest:
+def disruption_budget(config: RunConfig, job: str, replicated_job: str, *, keep: int) -> Manifest:
     """Voluntary evictions leave at least `keep` pods of one replicated job. Pods that are not ready may always go."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": f"{job}-{replicated_job}", "labels": labels(job)},
+        "metadata": _metadata(config, job, f"{job}-{replicated_job}"),
         "spec": {
             "minAvailable": keep,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -100,7 +76,7 @@ def job_set(config: RunConfig, job: str) -> Manifest:
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": job, "labels": labels(job)},
+        "metadata": _metadata(config, job, job),
         "spec": {
             # Addresses before readiness: workers look the store up while no pod of the job is ready yet.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job},
@@ -157,13 +133,5 @@ def _one_pod_job(pod: Manifest, container: str) -> Manifest:
     }
 
 
-def _add(chart: Chart, object_id: str, body: dict[str, Any]) -> None:
-    item = ApiObject(
-        chart,
-        object_id,
-        api_version=body["apiVersion"],
-        kind=body["kind"],
-        metadata=ApiObjectMetadata(**body["metadata"]),
-    )
-    rest = [key for key in body if key not in ("apiVersion", "kind", "metadata")]
-    item.add_json_patch(*(JsonPatch.add(f"/{key}", body[key]) for key in rest))
+def _metadata(config: RunConfig, job: str, name: str) -> Manifest:
+    return {"name": name, "namespace": config.cluster.namespace, "labels": labels(job)}

@@ -1,10 +1,13 @@
-"""Write a job's manifests: `HOLDFAST_PROFILE=cpu-demo python k8s/main.py` -> dist/k8s/cpu-demo/job/*.yaml.
+"""Write manifests: `HOLDFAST_PROFILE=cpu-demo python k8s/main.py` -> dist/k8s/cpu-demo/{platform,job}/*.yaml.
 
 HOLDFAST_PROFILE  name of a profile, or path of a YAML file (required)
 HOLDFAST_SET      overrides, one `key=value` per line
+HOLDFAST_OUTPUTS  what `cdk deploy` has written; by default cdk-outputs.json here, if there is one. EC2 types only
 HOLDFAST_DIST     output root instead of dist/ of the repository; under `cdk8s synth` it is the CLI's own output folder
 
-Prints one path per file. Bad input, or a manifest that breaks a rule, ends with exit code 2 and nothing written.
+job/ is what starts training. platform/ is what `cdk deploy` applies by itself unless aws.apply_manifests is false.
+Prints one path per file, and a line on standard error about what is left out. Bad input, or a manifest that breaks a
+rule, ends with exit code 2 and nothing written.
 """
 
 from __future__ import annotations
@@ -28,27 +31,45 @@ if __name__ == "__main__":
 
 from holdfast.config import EXIT_BAD_CONFIG, ConfigError, Problem, RunConfig, load_profile, profile_names  # noqa: E402
 
+DEFAULT_IMAGE: str = RunConfig.model_fields["image"].default
+
 
 def main(environ: Mapping[str, str]) -> int:
     """Synthesize what the environment asks for; the exit code. Complaints go to stderr."""
     try:
         profile, config = read_config(environ)
         use_bundled_node()
-        # Not before: cdk8s starts Node when it is imported.
-        from k8s import output, rules
-        from k8s.job import manifests
-
-        objects = manifests(config)
-        problems = rules.check(list(objects.values()))
-        if problems:
-            raise ConfigError(problems, source=f"profile {profile}")
-        folder = output_root(environ) / Path(profile).stem / "job"
-        for path in output.write(objects, folder):
+        for path in synthesize(config, profile, environ):
             print(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_CONFIG
     return 0
+
+
+def synthesize(config: RunConfig, profile: str, environ: Mapping[str, str]) -> list[Path]:
+    """Write platform/ and job/; their paths. Raises ConfigError."""
+    # Not before: cdk8s starts Node when it is imported.
+    from k8s import job, output, outputs, rules
+    from k8s.charts import rendered
+    from k8s.platform import platform_charts
+    from k8s.readme import platform_readme
+
+    deployed = outputs.read(environ, config.name) if config.instance.ec2 else outputs.Outputs()
+    if config.image == DEFAULT_IMAGE and deployed.image:
+        config = config.model_copy(update={"image": deployed.image})
+    platform = rendered(platform_charts(config, file_system=deployed.file_system).values())
+    objects = job.manifests(config)
+    if problems := rules.check([*platform.values(), *objects.values()]):
+        raise ConfigError(problems, source=f"profile {profile}")
+    if deployed.why:
+        print(f"platform/ has no storage: {deployed.why}", file=sys.stderr)
+    if config.image == DEFAULT_IMAGE and config.instance.ec2:
+        fix = "Before you apply job/, name one by digest: HOLDFAST_SET='image=<uri>@sha256:<digest>'"
+        print(f"image = {config.image!r}: no node can pull it. {fix}", file=sys.stderr)
+    folder = output_root(environ) / Path(profile).stem
+    written = output.write(platform, folder / "platform", platform_readme(config, left_out=deployed.why))
+    return written + output.write(objects, folder / "job")
 
 
 def read_config(environ: Mapping[str, str]) -> tuple[str, RunConfig]:

@@ -11,7 +11,10 @@ import yaml
 
 from holdfast.config import ConfigError, Problem
 
-_ORDER = {"Namespace": 0, "PriorityClass": 0, "ConfigMap": 1, "PodDisruptionBudget": 2, "JobSet": 3}
+_ORDER = {
+    "Namespace": 0, "PriorityClass": 0, "ConfigMap": 1, "NetworkPolicy": 1, "PersistentVolume": 1, "ServiceAccount": 1,
+    "StorageClass": 1, "DaemonSet": 2, "PersistentVolumeClaim": 2, "PodDisruptionBudget": 2, "JobSet": 3,
+}  # fmt: skip
 """First digit of the file name: `kubectl apply -f <folder>` goes by name, and pods need the objects before them."""
 
 
@@ -45,12 +48,14 @@ def render(item: Mapping[str, Any]) -> str:
     return yaml.dump(dict(item), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def write(objects: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
+def write(objects: Mapping[str, Mapping[str, Any]], folder: Path, readme: str = "") -> list[Path]:
     """Write `<order>-<name>.yaml` for each name -> object and remove other YAML files from the folder.
 
-    Returns the paths in order. Raises ConfigError if the folder cannot be written.
+    readme: text of a README.md beside them. Returns the paths in order. Raises ConfigError if the folder cannot be
+    written.
     """
-    texts = {folder / f"{_ORDER.get(item['kind'], 2)}0-{name}.yaml": render(item) for name, item in objects.items()}
+    texts = {folder / f"{_ORDER[item['kind']]}0-{name}.yaml": render(item) for name, item in objects.items()}
+    texts |= {folder / "README.md": readme} if readme else {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():

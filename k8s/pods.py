@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast import launch
 from holdfast.config import RunConfig, names
+from k8s.placement import GPU_NODES, GPU_TAINT, INSTANCE_TYPE, SYSTEM_NODES, Manifest, toleration
+from k8s.space import PRIORITY_CLASS
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 HUGEPAGES = "hugepages-2Mi"
-PRIORITY_CLASS = "holdfast"
 NVME_ARRAY = "/mnt/k8s-disks/0"
 """Where EKS node set-up (nodeadm, RAID0) mounts the array of local disks."""
 NETWORK_LAYER = "topology.k8s.aws/network-node-layer-3"
@@ -21,8 +20,6 @@ CONTROL_GRACE_S = 30
 """nvrx-control ends within seconds of SIGTERM and has nothing to save."""
 CONTROL_MEMORY = "2Gi"
 """nvrx-control and its supervisor each import torch (about 0.4 GiB)."""
-
-Manifest = dict[str, Any]
 
 
 def worker_pod(config: RunConfig, job: str) -> Manifest:
@@ -51,7 +48,12 @@ def control_pod(config: RunConfig, job: str) -> Manifest:
         # Workers start when the store listens. A bare connect does not disturb it.
         "readinessProbe": {"tcpSocket": {"port": names.STORE_PORT}, "periodSeconds": 2},
     }
-    return _pod(config, job, "control", container, grace_s=CONTROL_GRACE_S)
+    pod = _pod(config, job, "control", container, grace_s=CONTROL_GRACE_S)
+    if config.instance.ec2:
+        pod["spec"]["nodeSelector"] = (
+            SYSTEM_NODES  # these fail less often than GPU nodes, and the store dies with its pod
+        )
+    return pod
 
 
 def _container(config: RunConfig, job: str, role: str) -> Manifest:
@@ -85,8 +87,9 @@ def _pod(config: RunConfig, job: str, role: str, container: Manifest, *, grace_s
             "restartPolicy": "Never",  # podFailurePolicy needs it, and only the launcher may restart in place
             "terminationGracePeriodSeconds": grace_s,
             "priorityClassName": PRIORITY_CLASS,
+            "serviceAccountName": names.SERVICE_ACCOUNT,  # its Pod Identity role, where it has one
             "enableServiceLinks": False,  # every Service of the namespace would add variables
-            "automountServiceAccountToken": False,  # training needs no Kubernetes API
+            "automountServiceAccountToken": False,  # training needs no Kubernetes API, Pod Identity brings its own
             "tolerations": _node_loss_tolerations(),
             "containers": [container],
             "volumes": [
@@ -167,10 +170,10 @@ def _placement(config: RunConfig, job: str) -> Manifest:
     instance = config.instance
     placement: Manifest = {}
     if instance.gpus:
-        gpu_taint = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
-        placement["tolerations"] = [*_node_loss_tolerations(), gpu_taint]
+        # Not the start-up taint: it keeps pods away from a node that cannot mount the file system yet.
+        placement["tolerations"] = [*_node_loss_tolerations(), toleration(GPU_TAINT)]
     if instance.ec2:
-        placement["nodeSelector"] = {"node.kubernetes.io/instance-type": instance.name}
+        placement["nodeSelector"] = {**GPU_NODES, INSTANCE_TYPE: instance.name}
     if instance.efa:
         # Soft: a job that runs a hop further away is better than one that waits.
         workers = {"matchLabels": {JOBSET_NAME: job, REPLICATED_JOB: names.WORKERS}}

@@ -162,7 +162,7 @@ def _addresses(pod: Pod, domain: str) -> list[tuple[str, str]]:
 
 
 def references_resolve(objects: Objects) -> Iterator[Problem]:
-    """Volumes, the ConfigMap, the priority class, and the jobs that a JobSet's own fields name."""
+    """Volumes, the ConfigMap, priority class, account and namespace, and the jobs that a JobSet's own fields name."""
     here = {title(item) for item in objects}
     for pod in jobset_pods(objects):
         volumes = {volume["name"] for volume in pod.spec.get("volumes", ())}
@@ -171,6 +171,8 @@ def references_resolve(objects: Objects) -> Iterator[Problem]:
             yield Problem(f"{pod.where}.volumes", name, "it is not both declared and mounted", "do both or neither")
         used = [f"ConfigMap/{v['configMap']['name']}" for v in pod.spec.get("volumes", ()) if "configMap" in v]
         used += [f"PriorityClass/{pod.spec['priorityClassName']}"] if "priorityClassName" in pod.spec else []
+        used += [f"ServiceAccount/{pod.spec['serviceAccountName']}"] if "serviceAccountName" in pod.spec else []
+        used += [f"Namespace/{pod.jobset['metadata'].get('namespace')}"]
         for reference in used:
             if reference not in here and not reference.startswith("PriorityClass/system-"):
                 yield Problem(pod.where, reference, "it is not among the objects", "add it")

@@ -2,7 +2,7 @@
 
 Each rule takes all objects of one job or cluster as plain dicts and yields a Problem for each breach. Rules that
 compare with the config read it from the ConfigMap among the objects and are silent without one. Rules of how a JobSet
-recovers are in recovery_rules.py.
+recovers are in recovery_rules.py, of what it stands on in platform_rules.py and storage_rules.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from holdfast.config import Problem, names, sizing
-from k8s import recovery_rules
+from k8s import platform_rules, recovery_rules, storage_rules
 from k8s.pods import EFA, GPU, HUGEPAGES
 from k8s.views import (
     Objects,
@@ -59,9 +59,10 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MIB = 2**20
 
 
-def check(objects: Objects) -> list[Problem]:
-    """Every breach of every rule, in the order of the rules."""
-    return [problem for rule in RULES for problem in rule(objects)]
+def check(objects: Objects, *, tokens: bool = False) -> list[Problem]:
+    """Every breach of every rule, in the order of the rules. tokens: CDK's are legal, since a stack resolves them."""
+    rules = [rule for rule in RULES if not (tokens and rule is nothing_is_unresolved)]
+    return [problem for rule in rules for problem in rule(objects)]
 
 
 def efa_comes_with_huge_pages_and_locked_memory(objects: Objects) -> Iterator[Problem]:
@@ -234,5 +235,7 @@ RULES: tuple[Rule, ...] = (
     names_fit,
     nothing_is_unresolved,
     *recovery_rules.RULES,
+    *platform_rules.RULES,
+    *storage_rules.RULES,
 )
 """In the order in which they are reported."""

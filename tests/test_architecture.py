@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[1]
 
 PACKAGES = {
     "holdfast": {"holdfast", "pydantic", "yaml", "numpy", "rich", "psutil", "pyarrow"},
-    "infra": {"infra", "holdfast", "aws_cdk", "constructs"},
+    "infra": {"infra", "holdfast", "aws_cdk", "constructs", "jsii", "pydantic"},
     "k8s": {"k8s", "holdfast", "cdk8s", "constructs", "yaml"},
     "trainer": {"trainer", "holdfast", "torch", "nvidia_resiliency_ext", "transformers", "numpy", "psutil"},
     "bench": {"bench", "holdfast", "rich", "yaml", "numpy"},
     "bootstrap": {"bootstrap"},
-    "app.py": {"infra", "k8s", "holdfast", "aws_cdk"},
+    "app.py": {"infra", "k8s", "holdfast", "aws_cdk", "cdk_nag"},
 }
 """What each may import beside the standard library. Anything else runs as a subprocess, or has its door elsewhere."""
 

@@ -16,7 +16,7 @@ from holdfast.config import ConfigError, RunConfig, load_file, names
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
 from trainer.child import age_s
-from trainer.runtime import Attempt, Identity
+from trainer.runtime import Attempt, Identity, raise_open_files_limit
 
 
 def main() -> int:
@@ -31,6 +31,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s rank {identity.rank} %(levelname)s %(message)s", stream=sys.stdout
     )
+    raise_open_files_limit()
     run = RunDirectory(arguments.run_dir)
     try:
         config = load_file(arguments.config)

@@ -116,12 +116,17 @@ def _children(pid: int, recursive: bool = False) -> list[psutil.Process]:
 
 
 def _is_rank(process: psutil.Process) -> bool:
+    """Whether its command is `python [options] -m trainer ...`; a launcher has `-m trainer` behind its own name."""
     try:
         words = process.cmdline()
     except psutil.Error:
         return False
-    joined = " ".join(words)
-    return "-m trainer" in joined and "launcher" not in joined and "torchrun" not in joined
+    for index, word in enumerate(words[1:], 1):
+        if not word.startswith("-"):
+            return False
+        if word == "-m":
+            return words[index + 1 : index + 2] == ["trainer"]
+    return False
 
 
 def _runs(process: psutil.Process) -> bool:

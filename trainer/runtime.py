@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -60,6 +61,14 @@ class Attempt:
 
     def __str__(self) -> str:
         return f"g{self.generation}-c{self.cycle}-r{self.restart}"
+
+
+def raise_open_files_limit() -> None:
+    """Let this process and its children open as many files as the machine allows. Every staged tensor is one (Llama-8B:
+    1164 per rank), and the usual soft limit is 1024.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def device_of(config: RunConfig, local_rank: int) -> torch.device:

@@ -84,12 +84,20 @@ class Supervisor:
 
     def _recorded(self) -> tuple[int, str] | None:
         """Exit code and reason that the run directory already holds."""
-        if self._run.complete() is not None:
-            return names.EXIT_COMPLETE, "the run is complete"
+        complete = self._run.complete()
+        if complete is not None:
+            return self._completed(complete.get("step"))
         terminal = self._run.terminal()
         if terminal is not None:
             return terminal.code, f"{self._run.path / names.TERMINAL}: {terminal.reason}"
         return None
+
+    def _completed(self, step: object) -> tuple[int, str]:
+        steps = self._config.training.steps
+        if step == steps:
+            return names.EXIT_COMPLETE, "the run is complete"
+        why = f"training.steps = {steps}: this run is complete at step {step} and cannot be made longer or shorter"
+        return names.EXIT_CONFIG, f"{why}; give the other one another name"
 
     # --- control pod ---
 

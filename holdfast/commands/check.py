@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 from holdfast import launch
-from holdfast.config import ConfigError, RunConfig, load_profile, profile_names, sizing
+from holdfast.config import ConfigError, RunConfig, load_profile, prices, profile_names, sizing
 from holdfast.config.checks import lattice
+from holdfast.config.notices import notices
 from holdfast.config.problems import EXIT_BAD_CONFIG
 
 
@@ -47,6 +48,8 @@ def main(args: argparse.Namespace) -> int:
     config = load_profile(args.profile, args.overrides)
     for name, value in summary(config):
         print(f"{name:<12} {value}")
+    for notice in notices(config):
+        print(f"{'note':<12} {notice}")
     if args.launch:
         print("\n".join(["", *_launch_lines(config)]))
     return 0
@@ -93,6 +96,8 @@ def summary(config: RunConfig) -> list[tuple[str, str]]:
         ),
         ("timeouts", " < ".join(f"{_short(key)} {value:g} s" for key, value in _limits(config))),
     ]
+    if config.instance.ec2:
+        rows += [("cost", line) for line in prices.lines(config)]
     if config.faults:
         rows.append(("faults", ", ".join(fault.id for fault in config.faults)))
     return rows

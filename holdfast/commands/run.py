@@ -14,7 +14,7 @@ import yaml
 from holdfast.commands.run_folder import PROFILE, clear_run, close_terminal, committed, run_directory
 from holdfast.commands.run_job import Observer, run_job
 from holdfast.commands.run_lines import Lines
-from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile
+from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile, names
 from holdfast.local import RunFolder, RunnerOptions
 
 
@@ -63,7 +63,13 @@ def start(
     if terminal is not None:
         print(f"This run has ended for good with exit code {terminal.code}: {terminal.reason}")
         print(f"When the cause is mended: holdfast resume {folder.path} --clear-terminal")
+        print("If the cause is a value of the config, add --set KEY=VALUE.")
         return terminal.code
+    complete = run.complete()
+    if complete is not None and complete.get("step") == config.training.steps:
+        print(f"This run is complete, step {complete['step']} is committed: nothing is started. Use another folder,")
+        print(f"or `holdfast run --fresh` to begin again in {folder.path}.")
+        return names.EXIT_COMPLETE
     steps = committed(folder.path)
     if steps:
         print(f"resuming from {steps[-1]} ({len(steps)} committed checkpoints)")
@@ -77,13 +83,16 @@ def start(
     return code
 
 
-def resume(out: Path, *, clear_terminal: bool, port: int | None, explain: bool) -> int:
+def resume(
+    out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, port: int | None, explain: bool
+) -> int:
     """Run the job of a folder again; the exit code. Raises ConfigError if there is none, or it ended for good."""
     if not (out / PROFILE).is_file():
         fix = "name the --out folder of an earlier `holdfast run`"
         raise ConfigError([Problem("DIR", str(out), f"it has no {PROFILE}, so it is no folder of a run", fix)])
-    config = load_file(out / PROFILE)
+    config = load_profile(str(out / PROFILE), overrides)
     with RunFolder(out) as folder:
+        _require_same_run(folder.path, config)
         close_terminal(run_directory(folder.layout, config), clear=clear_terminal)
         return start(config, folder, port=port, explain=explain)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from holdfast.config import sizing
+from holdfast.config.aws_checks import aws_problems
 from holdfast.config.failure_rates import FAILURE_RATES
 from holdfast.config.fields import field_at
 from holdfast.config.instances import CATALOG
@@ -20,7 +21,7 @@ from holdfast.config.schema import RunConfig
 def cross_problems(config: RunConfig) -> list[Problem]:
     """Every problem that lies between fields, in the order of the sections."""
     rules = (_cluster, _model, _batch, _storage, _room, _timeouts, _layers, _presets, _resume, _faults)
-    return [problem for rule in rules for problem in rule(config)]
+    return [*(problem for rule in rules for problem in rule(config)), *aws_problems(config)]
 
 
 def _cluster(c: RunConfig) -> Iterator[Problem]:

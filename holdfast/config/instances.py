@@ -22,8 +22,13 @@ class Instance:
     """GPUs of the node."""
     efa: int = 0
     """EFA interfaces that a worker pod takes: all, or none where EFA is not used."""
+    network_cards: int = 1
+    """Network cards; each takes two interfaces. Not always as many as EFA interfaces."""
+    card0_efa: bool = True
+    """Whether the first network card takes an EFA interface. On some newer types it is for ordinary traffic only."""
     hugepages_mib: int = 0
-    """2-MiB huge pages that a worker pod takes; the EFA driver's node setup reserves 5128 pages."""
+    """Memory in 2-MiB huge pages that a worker pod takes and node set-up reserves (AWS reserves 10256 with the EFA
+    driver)."""
     memory_gib: int
     """Memory request and limit of a worker pod."""
     shm_gib: int
@@ -60,15 +65,29 @@ CATALOG: dict[str, Instance] = {
         # 8 is the most that one machine has; a pod takes as many as cluster.ranks_per_node.
         Instance(name="gpu-local", gpus=8, memory_gib=64, shm_gib=16, cpus=8, ec2=False, source="this machine"),
         # 192 vCPU, 2048 GiB, 8 x H100 80 GB, 8 x 3.84 TB NVMe
-        Instance(name="p5.48xlarge", gpus=8, efa=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE),
+        Instance(
+            name="p5.48xlarge", gpus=8, efa=32, network_cards=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+        ),
         # 192 vCPU, 2048 GiB, 8 x H200 141 GB, 8 x 3.84 TB NVMe
-        Instance(name="p5e.48xlarge", gpus=8, efa=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE),
+        Instance(
+            name="p5e.48xlarge", gpus=8, efa=32, network_cards=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+        ),
         # the same with half as many, faster cards
-        Instance(name="p5en.48xlarge", gpus=8, efa=16, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE),
-        # 96 vCPU, 1152 GiB, 8 x A100 80 GB, 8 x 1 TB NVMe
-        Instance(name="p4de.24xlarge", gpus=8, efa=4, memory_gib=1000, shm_gib=128, cpus=48, **_EFA_NODE),
+        Instance(
+            name="p5en.48xlarge", gpus=8, efa=16, network_cards=16, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+        ),
+        # 96 vCPU, 1152 GiB, 8 x A100 40 GB, 8 x 1 TB NVMe
+        Instance(
+            name="p4d.24xlarge", gpus=8, efa=4, network_cards=4, memory_gib=1000, shm_gib=128, cpus=48, **_EFA_NODE
+        ),
+        # the same with 80 GB per GPU
+        Instance(
+            name="p4de.24xlarge", gpus=8, efa=4, network_cards=4, memory_gib=1000, shm_gib=128, cpus=48, **_EFA_NODE
+        ),
         # 48 vCPU, 384 GiB, 4 x L40S 48 GB without NVLink. Has one EFA; not used.
         Instance(name="g6e.12xlarge", gpus=4, memory_gib=300, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
+        # 32 vCPU, 128 GiB, 1 x L4 24 GB. Has one EFA; not used.
+        Instance(name="g6.8xlarge", gpus=1, memory_gib=100, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
         # 32 vCPU, 128 GiB, 1 x A10G 24 GB. Has one EFA; not used, so that the test profile needs no EFA set-up.
         Instance(name="g5.8xlarge", gpus=1, memory_gib=100, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,17 @@ def validate(raw: Mapping[str, Any], source: str, problems: Iterable[Problem] = 
     found = list(problems)
     plain = copy.deepcopy(dict(raw))
     config, entries = _build(plain)
-    found += [problem_from(entry) for entry in entries]
+    found += [problem_from(entry) for entry in entries if not _follows(entry, entries)]
     broken = [tuple(entry["loc"]) for entry in entries]
     if config is None:
         numbers = _remove(plain, broken)
-        config, _ = _build(plain)
+        config, entries = _build(plain)
+        if config is None:
+            # A list without its broken items may be too short: its default stands in for all of it.
+            follow_ups = [tuple(entry["loc"]) for entry in entries]
+            broken += follow_ups
+            _remove(plain, follow_ups)
+            config, _ = _build(plain)
         cross = [_renumbered(problem, numbers) for problem in cross_problems(config)] if config else []
         found += [problem for problem in cross if not _rests_on(problem, broken)]
     else:
@@ -87,13 +93,23 @@ def _build(plain: dict[str, Any]) -> tuple[RunConfig | None, list[Any]]:
         return None, error.errors(include_url=False)
 
 
-def _remove(plain: dict[str, Any], broken: Iterable[Location]) -> dict[str, list[int]]:
+def _follows(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a list is called too short only because pydantic does not count its broken items."""
+    loc = tuple(entry["loc"])
+    inside = any(len(other["loc"]) > len(loc) and tuple(other["loc"][: len(loc)]) == loc for other in entries)
+    return entry["type"] == "too_short" and inside
+
+
+def _remove(plain: dict[str, Any], broken: Collection[Location]) -> dict[str, list[int]]:
     """Take broken fields out of plain, so that the rest can be judged with defaults in their place.
 
     A list loses the broken items only. Returns, per such list, the original numbers of the items that stay.
     """
     items: dict[Location, set[int]] = {}
+    whole = set(broken)
     for loc in broken:
+        if any(loc[:depth] in whole for depth in range(1, len(loc))):
+            continue
         target: Any = plain
         for depth, part in enumerate(loc):
             if isinstance(target, list) and isinstance(part, int):
@@ -130,4 +146,7 @@ def _rests_on(problem: Problem, broken: Iterable[Location]) -> bool:
     """Whether a problem between fields depends on a broken one, whose default only stands in. Such problems name all
     fields that they depend on (tests/config holds them to it)."""
     text = f"{problem.key} {problem.why}"
-    return any(re.search(rf"(?<![\w.]){re.escape(dotted(loc))}(?!\w)", text) for loc in broken if loc)
+    names = [re.escape(dotted(loc)) + r"(?!\w)" for loc in broken if loc]
+    # What rests on a list as a whole rests on each of its items.
+    names += [re.escape(dotted(loc[:-1])) + r"(?![\w.])" for loc in broken if loc and isinstance(loc[-1], int)]
+    return any(re.search(rf"(?<![\w.]){name}", text) for name in names)

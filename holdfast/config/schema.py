@@ -11,15 +11,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from holdfast.config.aws import Aws, Capacity, Cost, FsxOptions
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.recovery import Fault, Recovery, Reliability, Resume
 from holdfast.config.section import NumberFromText, Real, Seconds, Section, Whole
 
 __all__ = [
+    "Aws",
+    "Capacity",
     "Checkpoint",
     "Cluster",
+    "Cost",
     "Data",
     "Fault",
+    "FsxOptions",
     "Model",
     "Recovery",
     "Reliability",
@@ -61,6 +66,8 @@ class Storage(Section):
     """PERSISTENT_2 only: MB/s of throughput per TiB. SCRATCH_2 has a fixed 200."""
     accept_slow_writes: str | None = None
     """A reason. Turns the refusal of a file system that is too slow for the checkpoint interval into a warning."""
+    fsx: FsxOptions = FsxOptions()
+    """Further options of the file system."""
 
 
 class Model(Section):
@@ -129,6 +136,9 @@ class Training(Section):
     """AdamW beta 2."""
     clip_norm: Annotated[Real, Field(gt=0)] = 1.0
     """Gradient norm is clipped to this."""
+    expected_step_s: Seconds | None = None
+    """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
+    is judged against the time between saves (EC2 types)."""
     min_step_s: Annotated[Real, Field(ge=0)] = 0.0
     """Pad every step to this length. For demonstrations and tests: makes a toy model's step as long as a real one's."""
 
@@ -184,6 +194,10 @@ class RunConfig(Section):
     """Resume."""
     reliability: Reliability = Reliability()
     """Failure rates."""
+    aws: Aws = Aws()
+    """The cluster on AWS."""
+    cost: Cost = Cost()
+    """Spending limits."""
     faults: tuple[Fault, ...] = ()
     """Faults to inject. Empty in every real run."""
 

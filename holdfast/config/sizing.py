@@ -55,6 +55,11 @@ def kept_checkpoints(config: RunConfig) -> int:
     return config.checkpoint.keep_last + 1 + (config.training.steps // every if every else 0)
 
 
+def lustre_bytes_per_s(capacity_gib: int, mbps_per_tib: int | None) -> float:
+    """Throughput that FSx for Lustre promises for a size; None stands for SCRATCH_2. Its megabyte is 10^6 bytes."""
+    return capacity_gib / 1024 * (mbps_per_tib or SCRATCH_2_MBPS_PER_TIB) * 1e6
+
+
 def storage_bytes_per_s(storage: Storage) -> float:
-    """Throughput that FSx for Lustre promises for this size and type; its megabyte is 10^6 bytes."""
-    return storage.capacity_gib / 1024 * (storage.throughput_mbps_per_tib or SCRATCH_2_MBPS_PER_TIB) * 1e6
+    """Throughput that FSx for Lustre promises for the configured file system."""
+    return lustre_bytes_per_s(storage.capacity_gib, storage.throughput_mbps_per_tib)

@@ -23,6 +23,8 @@ _LIMITS = {
     "greater_than": ("gt", "it should be more than {}"),
     "less_than_equal": ("le", "it should be at most {}"),
     "less_than": ("lt", "it should be less than {}"),
+    "too_short": ("min_length", "it should have at least {} items"),
+    "too_long": ("max_length", "it should have at most {} items"),
     "string_too_long": ("max_length", "it should have at most {} characters"),
     "string_pattern_mismatch": ("pattern", "it should match the pattern {}"),
     "literal_error": ("expected", "it should be {}"),

@@ -57,6 +57,11 @@ def _walk(section: dict[str, Any], prefix: tuple[str, ...]) -> Iterator[Broken]:
     yield Broken(".".join((*prefix, "no_such_key")), "unknown", 1)
 
 
+def _default_items(field: dict[str, Any]) -> list[Any]:
+    default = field.get("default")
+    return default if isinstance(default, list) else []
+
+
 def _resolve(field: dict[str, Any]) -> dict[str, Any]:
     reference = field.get("$ref")
     return SCHEMA["$defs"][reference.rpartition("/")[2]] if reference else field
@@ -71,6 +76,8 @@ def _beyond(field: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "maxLength": lambda limit: "a" * (limit + 1),
         "pattern": lambda _: "Not a legal name!",
         "enum": lambda _: "no-such-choice",
+        "minItems": lambda limit: field["default"][: limit - 1],
+        "maxItems": lambda limit: (field["default"] * (limit + 1))[: limit + 1],
     }
     for name, beyond in limits.items():
         if name in field:
@@ -80,7 +87,7 @@ def _beyond(field: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "number": ["maybe", True, float("nan"), float("inf"), "nan", {}],
         "boolean": ["maybe", 2, "4.5"],
         "string": [5, True, ["x"]],
-        "array": ["maybe", 5, [5]],
+        "array": ["maybe", 5, [5, *_default_items(field)[1:]]],
     }
     for value in of_type.get(field.get("type", ""), []):
         if "enum" not in field:

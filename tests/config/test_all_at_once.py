@@ -48,3 +48,15 @@ def test_a_message_carries_key_value_reason_and_what_to_write() -> None:
         "  - training.global_batch_size = 10: cluster.nodes=2 x cluster.ranks_per_node=1 x training.micro_batch_size=2"
         " = 4 must divide it. Use a multiple of 4."
     )
+
+
+def test_a_list_with_too_few_items_and_a_broken_one_is_named_by_the_broken_item_alone() -> None:
+    assert refused("llama3-8b-p5x2", "aws.zones=[us-west-2b, 5]", "model.kv_heads=3") == [
+        "aws.zones.1",
+        "model.kv_heads",
+    ]
+
+
+def test_nothing_is_said_about_a_list_of_which_an_item_is_broken() -> None:
+    overrides = ["aws.endpoint=allow_listed", "aws.allowed_cidrs=[everyone]"]
+    assert refused("llama3-8b-p5x2", *overrides) == ["aws.allowed_cidrs.0"]

@@ -6,15 +6,18 @@ import ast
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.config import ConfigError, checks, load_profile, profile_names
+from holdfast.config import ConfigError, aws_checks, checks, load_profile, profile_names
 from holdfast.config.checks import cross_problems, lattice
 from holdfast.config.problems import Problem
 
 IN_PROCESS = "recovery.in_process_"
+P5X2, P5X8 = "llama3-8b-p5x2", "llama3-8b-p5x8"
+LISTED = "aws.endpoint=allow_listed"
 
 
 class Case(NamedTuple):
@@ -76,6 +79,7 @@ CASES = [
             "model.hidden_size=6144",
             "model.layers=48",
             "storage.capacity_gib=2400",
+            "training.expected_step_s=100",
             "checkpoint.persist_timeout_s=1000",
             "recovery.checkpoint_section_timeout_s=2000",
         ),
@@ -136,6 +140,88 @@ CASES = [
     ),
     Case("cpu-test", ("faults=[{kind: hang, step: 21}]",), ("faults.0.step",), ("training.steps",)),
     Case("cpu-test", ("faults=[{kind: hang, step: 2}, {kind: hang, step: 2}]",), ("faults.1",)),
+    Case(P5X2, ("aws.zones=[us-west-2a, us-east-1a]",), ("aws.zones.1",), ("aws.region",)),
+    Case(P5X2, ("aws.zones=[us-west-2a, us-west-2b, us-west-2a]",), ("aws.zones.2",)),
+    Case(P5X2, ("aws.gpu_zone=us-west-2c",), ("aws.gpu_zone",), ("aws.zones",)),
+    Case(P5X2, ("aws.vpc_cidr=10.64.0.1/16",), ("aws.vpc_cidr",)),
+    Case(P5X2, ("aws.vpc_cidr=10.64.0.0/18",), ("aws.vpc_cidr",)),
+    Case(P5X2, (LISTED,), ("aws.allowed_cidrs",), ("aws.endpoint",)),
+    Case(P5X2, ("aws.allowed_cidrs=[203.0.113.0/24]",), ("aws.allowed_cidrs",), ("aws.endpoint",)),
+    Case(P5X2, (LISTED, "aws.allowed_cidrs=[203.0.113.0/24, 0.0.0.0/0]"), ("aws.allowed_cidrs.1",)),
+    Case(P5X2, (LISTED, "aws.allowed_cidrs=[203.0.113.0/33]"), ("aws.allowed_cidrs.0",)),
+    Case(P5X2, (LISTED, "aws.allowed_cidrs=[10.0.0.0/8]"), ("aws.allowed_cidrs.0",)),
+    Case(P5X2, ("aws.system_instance_type=m7g.xlarge",), ("aws.system_instance_type",)),
+    Case(
+        P5X8,
+        ("aws.capacity.max_nodes=8",),
+        ("aws.capacity.max_nodes",),
+        ("cluster.nodes", "recovery.spares"),
+    ),
+    Case(
+        P5X2,
+        ("aws.capacity.desired_nodes=3",),
+        ("aws.capacity.desired_nodes",),
+        ("aws.capacity.max_nodes", "cluster.nodes", "recovery.spares"),
+    ),
+    Case(
+        P5X2,
+        ("aws.capacity.mode=capacity_block", "aws.capacity.placement_group=true"),
+        ("aws.capacity.placement_group",),
+        ("aws.capacity.mode",),
+    ),
+    Case(P5X2, ("storage.fsx.metadata_iops=1500",), ("storage.fsx.metadata_iops",), ("storage.deployment_type",)),
+    Case(P5X2, ("storage.fsx.efa=true",), ("storage.fsx.efa",), ("storage.deployment_type",)),
+    Case(
+        "gpt2-g5x2",
+        (
+            "storage={deployment_type: PERSISTENT_2, capacity_gib: 4800, throughput_mbps_per_tib: 1000}",
+            "storage.fsx.efa=true",
+        ),
+        ("storage.fsx.efa",),
+        ("cluster.instance_type",),
+    ),
+    Case(
+        P5X8,
+        ("storage.fsx.efa=true", "storage.throughput_mbps_per_tib=250"),
+        ("storage.capacity_gib",),
+        ("storage.fsx.efa", "storage.throughput_mbps_per_tib"),
+    ),
+    Case(P5X2, ("training.expected_step_s=null",), ("training.expected_step_s",), ("checkpoint.interval_steps",)),
+    Case(
+        P5X8,
+        ("checkpoint.interval_steps=10",),
+        ("checkpoint.interval_steps",),
+        (
+            "storage.deployment_type",
+            "storage.capacity_gib",
+            "storage.throughput_mbps_per_tib",
+            "storage.accept_slow_writes",
+            "training.expected_step_s",
+            "checkpoint.mode",
+        ),
+    ),
+    Case(
+        P5X2,
+        ("aws.production=true", "aws.allow_data_loss=true"),
+        ("aws.allow_data_loss",),
+        ("aws.production",),
+    ),
+    Case(P5X2, ("cost.expires_at=2027-02-30",), ("cost.expires_at",)),
+    Case(
+        P5X2,
+        ("cost.max_hourly_usd=100",),
+        ("cost.max_hourly_usd",),
+        (
+            "cluster.instance_type",
+            "cluster.nodes",
+            "recovery.spares",
+            "aws.capacity.max_nodes",
+            "aws.system_instance_type",
+            "cost.node_hourly_usd",
+            "storage.capacity_gib",
+            "storage.throughput_mbps_per_tib",
+        ),
+    ),
 ]
 
 
@@ -149,8 +235,10 @@ def test_a_rule_refuses_and_names_both_ends(case: Case) -> None:
         assert re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", problems[0].why), f"{name} is not in: {problems[0]}"
 
 
-def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(checks.__file__).read_text()
+@pytest.mark.parametrize("module", [checks, aws_checks], ids=lambda module: str(module.__name__))
+def test_every_rule_has_a_case(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.__file__
+    source = Path(module.__file__).read_text()
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     rules = {call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Problem"}
     reached = set()
@@ -159,11 +247,11 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
         reached.add(sys._getframe(1).f_lineno)
         return Problem(*values)
 
-    monkeypatch.setattr(checks, "Problem", record)
+    monkeypatch.setattr(module, "Problem", record)
     for case in CASES:
         with pytest.raises(ConfigError):
             load_profile(case.profile, case.overrides)
-    assert rules == reached, f"rules without a case: lines {sorted(rules - reached)} of {checks.__file__}"
+    assert rules == reached, f"rules without a case: lines {sorted(rules - reached)} of {module.__file__}"
 
 
 @pytest.mark.parametrize("profile", profile_names())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,14 @@ from holdfast.config import load_profile, profile_names
 from k8s.main import ROOT, use_bundled_node
 from tests.k8s.job_view import Job, Object
 
+OUTPUTS = {
+    "FileSystemId": "fs-0123456789abcdef0",
+    "FileSystemDnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    "FileSystemMountName": "abcdefgh",
+}
+"""Of a storage stack."""
+IMAGE = f"image=registry.example/trainer@sha256:{'0123456789abcdef' * 4}"
+
 
 @dataclass(frozen=True)
 class Synth:
@@ -33,17 +42,42 @@ class Synth:
 
     @property
     def files(self) -> dict[str, str]:
-        """File name -> content."""
+        """File name -> content, of job/."""
         return {path.name: path.read_text() for path in sorted(self.folder.iterdir())}
 
+    @property
+    def platform(self) -> Path:
+        """The folder platform/."""
+        return self.folder.with_name("platform")
+
+    @property
+    def platform_files(self) -> dict[str, str]:
+        """File name -> content, of platform/."""
+        return {path.name: path.read_text() for path in sorted(self.platform.iterdir())}
+
     @cached_property
-    def _loaded(self) -> list[Object]:
+    def _job(self) -> list[Object]:
         return [item for text in self.files.values() for item in yaml.safe_load_all(text)]
+
+    @cached_property
+    def _platform(self) -> list[Object]:
+        files = self.platform_files.items()
+        return [item for name, text in files if name.endswith(".yaml") for item in yaml.safe_load_all(text)]
+
+    @property
+    def job_objects(self) -> list[Object]:
+        """What job/ holds; a copy."""
+        return copy.deepcopy(self._job)
+
+    @property
+    def platform_objects(self) -> list[Object]:
+        """What platform/ holds; a copy."""
+        return copy.deepcopy(self._platform)
 
     @property
     def objects(self) -> list[Object]:
-        """Everything that the files hold; a copy, for tests that break it."""
-        return copy.deepcopy(self._loaded)
+        """Everything; a copy, for tests that break it."""
+        return self.job_objects + self.platform_objects
 
 
 def run_main(dist: Path, environment: Mapping[str, str], cwd: Path = ROOT) -> Synth:
@@ -71,11 +105,26 @@ def main() -> Callable[..., Synth]:
 
 
 @pytest.fixture(scope="session")
-def synthesized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Synth]:
-    """Profile -> what k8s/main.py wrote for it."""
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """cdk-outputs.json of a deployment of every profile."""
+    path = tmp_path_factory.mktemp("deployed") / "cdk-outputs.json"
+    stacks = {f"{profile}-storage": OUTPUTS for profile in profile_names()}
+    path.write_text(
+        json.dumps({f"{profile}-cluster": {"ClusterName": profile} for profile in profile_names()} | stacks)
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def synthesized(tmp_path_factory: pytest.TempPathFactory, deployed: Path) -> dict[str, Synth]:
+    """Profile -> what k8s/main.py wrote for it, after a deployment and with an image of one's own."""
     dist = tmp_path_factory.mktemp("dist")
+
+    def run(profile: str) -> Synth:
+        return run_main(dist, {"HOLDFAST_PROFILE": profile, "HOLDFAST_OUTPUTS": str(deployed), "HOLDFAST_SET": IMAGE})
+
     with ThreadPoolExecutor(max_workers=2) as pool:
-        results = pool.map(lambda profile: run_main(dist, {"HOLDFAST_PROFILE": profile}), profile_names())
+        results = pool.map(run, profile_names())
     made = dict(zip(profile_names(), results, strict=True))
     failed = {profile: synth.stderr for profile, synth in made.items() if synth.code}
     assert not failed, failed

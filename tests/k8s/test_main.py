@@ -14,22 +14,45 @@ import yaml
 
 from holdfast.config import dump, load_profile, profile_names, validate
 from k8s.main import ROOT
+from tests.k8s.conftest import IMAGE
 
 Main = Callable[..., Any]
+P5 = "llama3-8b-p5x2"
 FILES = [
-    "00-priorityclass.yaml",
     "10-configmap.yaml",
+    "10-networkpolicy.yaml",
     "20-poddisruptionbudget-control.yaml",
     "20-poddisruptionbudget-workers.yaml",
     "30-jobset.yaml",
 ]
+SPACE = ["00-namespace.yaml", "00-priorityclass.yaml", "10-networkpolicy.yaml", "10-serviceaccount.yaml", "README.md"]
+PLATFORM = [
+    "00-namespace.yaml",
+    "00-priorityclass.yaml",
+    "10-networkpolicy.yaml",
+    "10-persistentvolume.yaml",
+    "10-serviceaccount.yaml",
+    "20-efa-device-plugin.yaml",
+    "20-nvidia-device-plugin.yaml",
+    "20-persistentvolumeclaim.yaml",
+    "README.md",
+]
+
+
+def platform_files(profile: str) -> list[str]:
+    """What platform/ must hold after a deployment."""
+    instance = load_profile(profile).instance
+    without_efa = [name for name in PLATFORM if "efa" not in name]
+    return (PLATFORM if instance.efa else without_efa) if instance.ec2 else SPACE
 
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_each_object_has_a_file_of_its_own_with_a_stable_name(synthesized: dict[str, Any], profile: str) -> None:
     synth = synthesized[profile]
     assert list(synth.files) == FILES
-    assert all(len(list(yaml.safe_load_all(text))) == 1 for text in synth.files.values())
+    assert list(synth.platform_files) == platform_files(profile)
+    texts = {**synth.files, **{name: text for name, text in synth.platform_files.items() if name != "README.md"}}
+    assert all(len(list(yaml.safe_load_all(text))) == 1 for text in texts.values())
 
 
 @pytest.mark.parametrize("profile", profile_names())
@@ -37,15 +60,17 @@ def test_standard_output_is_one_path_per_file_and_nothing_is_complained_about(
     synthesized: dict[str, Any], profile: str
 ) -> None:
     synth = synthesized[profile]
-    assert synth.stdout.splitlines() == [str(synth.folder / name) for name in FILES]
+    platform = [str(synth.platform / name) for name in platform_files(profile)]
+    assert synth.stdout.splitlines() == platform + [str(synth.folder / name) for name in FILES]
     assert synth.stderr == ""
 
 
 def test_a_second_synthesis_writes_the_same_bytes_in_under_five_seconds(
-    synthesized: dict[str, Any], main: Main, tmp_path: Path
+    synthesized: dict[str, Any], main: Main, tmp_path: Path, deployed: Path
 ) -> None:
-    again = main(tmp_path, {"HOLDFAST_PROFILE": "llama3-8b-p5x2"})
-    assert again.files == synthesized["llama3-8b-p5x2"].files
+    again = main(tmp_path, {"HOLDFAST_PROFILE": P5, "HOLDFAST_OUTPUTS": str(deployed), "HOLDFAST_SET": IMAGE})
+    assert again.files == synthesized[P5].files
+    assert again.platform_files == synthesized[P5].platform_files
     assert again.seconds < 5
 
 
@@ -60,13 +85,14 @@ def test_the_config_map_carries_the_whole_config(synthesized: dict[str, Any], pr
     (config_map,) = (item for item in synthesized[profile].objects if item["kind"] == "ConfigMap")
     assert config_map["immutable"] is True
     text = config_map["data"]["run.yaml"]
-    assert text == dump(load_profile(profile))
-    assert validate(yaml.safe_load(text), source="run.yaml") == load_profile(profile)
+    config = load_profile(profile, [IMAGE])
+    assert text == dump(config)
+    assert validate(yaml.safe_load(text), source="run.yaml") == config
 
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_no_file_holds_a_token_or_a_number_that_stands_for_one(synthesized: dict[str, Any], profile: str) -> None:
-    for text in synthesized[profile].files.values():
+    for text in [*synthesized[profile].files.values(), *synthesized[profile].platform_files.values()]:
         assert "${Token[" not in text
         assert "e+289" not in text
 
@@ -86,7 +112,7 @@ def test_it_runs_from_any_folder_with_a_profile_of_ones_own(main: Main, tmp_path
     synth = main(tmp_path / "out", {"HOLDFAST_PROFILE": "mine.yaml"}, cwd=tmp_path)
     assert synth.code == 0, synth.stderr
     assert synth.folder == tmp_path / "out" / "k8s" / "mine" / "job"
-    assert synth.stdout.splitlines()[0] == os.path.join("out", "k8s", "mine", "job", FILES[0])
+    assert synth.stdout.splitlines()[-1] == os.path.join("out", "k8s", "mine", "job", FILES[-1])
 
 
 def test_under_the_cdk8s_cli_it_writes_where_the_cli_looks(main: Main, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_pods_wait_a_minute_for_a_lost_node_and_are_not_moved_for_tidiness(jobs:
         assert (pod["enableServiceLinks"], pod["automountServiceAccountToken"]) == (False, False)
         assert job.container(role)["terminationMessagePolicy"] == "FallbackToLogsOnError"
         assert job.container(role)["imagePullPolicy"] == "IfNotPresent"
+        assert pod["serviceAccountName"] == "trainer"
     gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     assert (gpu in job.pod(names.WORKERS)["tolerations"]) == (job.config.device == "cuda")
     assert gpu not in job.pod(names.CONTROL)["tolerations"]

@@ -55,11 +55,19 @@ def _pairs(value: Any) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("profile", profile_names())
 def test_every_object_but_the_jobset_is_valid_kubernetes(synthesized: dict[str, Any], profile: str) -> None:
     kinds = []
-    for item in synthesized[profile].objects:
+    for item in synthesized[profile].job_objects:
         if item["kind"] != "JobSet":
             kubernetes_validate.validate(item, KUBERNETES, strict=True)
             kinds.append(item["kind"])
-    assert sorted(kinds) == ["ConfigMap", "PodDisruptionBudget", "PodDisruptionBudget", "PriorityClass"]
+    assert sorted(kinds) == ["ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_every_object_of_the_platform_is_valid_kubernetes(synthesized: dict[str, Any], profile: str) -> None:
+    objects = synthesized[profile].platform_objects
+    for item in objects:
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)
+    assert {"Namespace", "NetworkPolicy", "PriorityClass", "ServiceAccount"} <= {item["kind"] for item in objects}
 
 
 @pytest.mark.parametrize("profile", profile_names())

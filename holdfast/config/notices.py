@@ -1,0 +1,23 @@
+"""What is accepted, but should be known before it is paid for. Printed by `holdfast check`, app.py and k8s/main.py."""
+
+from __future__ import annotations
+
+from holdfast.config import fsx
+from holdfast.config.schema import RunConfig
+
+
+def notices(config: RunConfig) -> list[str]:
+    """One sentence or two for each thing; empty for node types that are not EC2's."""
+    if not config.instance.ec2:
+        return []
+    found = []
+    slow = fsx.slow_write(config)
+    if slow:
+        found.append(f"slow writes accepted: {slow}. Reason given: {config.storage.accept_slow_writes}")
+    if config.storage.deployment_type == "SCRATCH_2":
+        found.append("storage.deployment_type=SCRATCH_2 is not replicated: a failed file server loses checkpoints")
+    if config.aws.allow_data_loss:
+        found.append("aws.allow_data_loss=True: `cdk destroy` deletes the file system and the checkpoint bucket")
+    if config.aws.nic_layout == "ena" and config.instance.efa:
+        found.append("aws.nic_layout=ena was not verified on a managed node group; the way back is aws.nic_layout: efa")
+    return found
