@@ -24,7 +24,7 @@ DOCUMENTS = {str(path.relative_to(ROOT)): path for path in document.documents()}
 OPERATIONS = ROOT / "docs" / "operations.md"
 BUG_CASES = ROOT / "docs" / "bug-cases.md"
 CASES = [f"case-{number:02}" for number in (*range(1, 20), 27, 29, 30, 32, 33)]
-OUR_FOLDERS = {"bench", "bootstrap", "docs", "holdfast", "k8s", "tests", "trainer"}
+OUR_FOLDERS = {"bench", "bootstrap", "docs", "holdfast", "infra", "k8s", "tests", "trainer"}
 
 each_document = pytest.mark.parametrize("name", DOCUMENTS)
 

@@ -80,7 +80,8 @@ def test_a_fault_from_outside_fires_once_at_its_step(tmp_path: Path, kind: str) 
     for log in (out / "run/events").glob("rank-rank1*.jsonl"):
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         seen += [line["step"] for line in lines if line["name"] == "step" and line["t"] < fired["t"]]
-    assert 11 <= max(seen) <= 25  # seen within 0.1 s of step 11's end; a step takes 0.03 s
+    # Looked for every 0.1 s while a step takes 0.03 s; on a busy machine the look comes late, but never before step 11.
+    assert 11 <= max(seen) < 40
     if kind == "node_loss":
         killed = next(event["node"] for event in events if event["name"] == "node_killed")
         assert killed == "workers-node-1"
