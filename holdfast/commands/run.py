@@ -83,9 +83,7 @@ def start(
     return code
 
 
-def resume(
-    out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, port: int | None, explain: bool
-) -> int:
+def resume(out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, port: int | None, explain: bool) -> int:
     """Run the job of a folder again; the exit code. Raises ConfigError if there is none, or it ended for good."""
     if not (out / PROFILE).is_file():
         fix = "name the --out folder of an earlier `holdfast run`"

@@ -1,0 +1,272 @@
+"""PID 1 of a pod, with shell scripts in place of launchers: its exit code comes from the records, never from theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import dump, load_profile, names
+from holdfast.run_directory import RunDirectory, Terminal
+
+ROOT = Path(__file__).parents[2]
+RANK = "import sys, time; time.sleep(60)"
+LIMIT_S = 20.0
+
+
+class FakePod:
+    """A supervisor whose launchers are scripts. In a script, $RUN is the run directory and $SCRATCH the pod's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run_dir = folder / "run"
+        self.run = RunDirectory(self.run_dir)
+        self._folder = folder
+        self._bin = folder / "bin"
+        self._scratch = folder / "scratch"
+        for made in (self.run_dir, self._bin, self._scratch):
+            made.mkdir()
+        self._started: list[subprocess.Popen[str]] = []
+
+    def take(self, attempt: int = 0) -> None:
+        """Own the run, as the control pod does."""
+        self.run.take(nodes=2, job="job", jobset_attempt=attempt, pod="control", lease_s=0.1)
+
+    def start(
+        self, script: str, role: str = "worker", *sets: str, port: int = 1, without: str = ""
+    ) -> subprocess.Popen[str]:
+        """Start the supervisor. sets: overrides of cpu-test. without: a variable that is missing."""
+        for name in ("ft_launcher", "nvrx-control"):
+            (self._bin / name).write_text(f"#!/bin/sh\n{script}\n")
+            (self._bin / name).chmod(0o755)
+        config = self._folder / "config.yaml"
+        if not config.exists():
+            config.write_text(dump(load_profile("cpu-test", sets)))
+        environment = {
+            "PATH": f"{self._bin}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "RUN": str(self.run_dir),
+            "SCRATCH": str(self._scratch),
+            "PYTHON": sys.executable,
+            names.ENV_POD: "pod",
+            names.ENV_NODE: "node",
+            names.ENV_POD_IP: "127.0.0.1",
+            names.ENV_SCRATCH: str(self._scratch),
+            names.ENV_STORAGE: str(self._folder),
+            names.ENV_STORE: f"127.0.0.1:{port}",
+            names.ENV_MASTER: "127.0.0.1",
+            names.ENV_JOB: "job",
+            names.ENV_JOBSET_ATTEMPT: "0",
+            names.ENV_GROUP_RANK: "0",
+        }
+        environment.pop(without, None)
+        command = [sys.executable, "-m", "trainer.supervisor", role, "--config", str(config)]
+        process = subprocess.Popen(
+            [*command, "--run-dir", str(self.run_dir)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def ends(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        """Exit code and output."""
+        output, _ = process.communicate(timeout=LIMIT_S)
+        return process.returncode, output
+
+    def until_ready(self) -> None:
+        """Wait until the launcher runs and has said so in $SCRATCH/up."""
+        deadline = time.monotonic() + LIMIT_S
+        while not ((self._scratch / names.READY_FILE).exists() and (self._scratch / "up").exists()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def pids(self) -> list[int]:
+        """What the script has written into $SCRATCH/up."""
+        return [int(word) for word in (self._scratch / "up").read_text().split()]
+
+    def monitored(self, pid: int) -> None:
+        """Say what a rank says when it has opened its first section."""
+        (self._scratch / f"monitored-{pid}").touch()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What supervisors have logged under this name."""
+        lines = [line for log in self.run.events.glob("supervisor*.jsonl") for line in log.read_text().splitlines()]
+        return [event for event in map(json.loads, lines) if event["name"] == name]
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for process in self._started:
+            process.kill()
+            process.communicate(timeout=10)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[FakePod]:
+    fake = FakePod(tmp_path)
+    yield fake
+    fake.close()
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, zombies apart."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+WAITS = "trap 'exit 0' TERM; echo $$ >$SCRATCH/up; while :; do sleep 0.05; done"
+IGNORES_SIGTERM = "trap '' TERM; (setsid sleep 60 & echo $! $$ >$SCRATCH/up); while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "says"),
+    [
+        ("echo '{\"step\": 20}' >$RUN/COMPLETE; exit 1", 0, "the run is complete"),
+        ('echo \'{"code": 93, "reason": "no use"}\' >$RUN/TERMINAL.json; exit 0', 93, "no use"),
+        ('echo \'{"code": 78, "reason": "wrong"}\' >$RUN/TERMINAL.json; exit 1', 78, "wrong"),
+        ("exit 0", 1, "ended with 0 and the run is not complete"),
+        ("exit 78", 1, "ended with 78 and the run is not complete"),
+        ("kill -9 $$", 1, "ended with -9 and the run is not complete"),
+    ],
+)
+def test_the_exit_code_follows_from_the_records_whatever_the_launcher_says(
+    pod: FakePod, script: str, code: int, says: str
+) -> None:
+    pod.take()
+    ended, output = pod.ends(pod.start(script))
+    assert (ended, [event["code"] for event in pod.events("pod_end")]) == (code, [code])
+    assert says in output.splitlines()[-1]
+
+
+def test_a_record_that_is_there_ends_a_new_pod_before_its_launcher_starts(pod: FakePod) -> None:
+    pod.take()
+    pod.run.write_terminal(Terminal(93, "as before"))
+    assert pod.ends(pod.start("touch $RUN/launched"))[0] == 93
+    pod.run.write_complete(step=20)
+    assert pod.ends(pod.start("touch $RUN/launched", names.CONTROL))[0] == 0
+    assert not (pod.run_dir / "launched").exists()
+
+
+def test_a_complete_run_is_not_taken_for_one_of_another_length(pod: FakePod) -> None:
+    """Ending with 0 would say that 40 steps were done."""
+    pod.run.write_complete(step=20)
+    code, output = pod.ends(pod.start("touch $RUN/launched", names.CONTROL, "training.steps=40"))
+    assert code == 78 and "training.steps = 40: this run is complete at step 20" in output
+    assert pod.run.terminal() is None and not (pod.run_dir / "launched").exists()
+
+
+def test_sigterm_reaches_the_launcher_and_ends_the_pod_with_75(pod: FakePod) -> None:
+    pod.take()
+    process = pod.start(WAITS)
+    pod.until_ready()
+    process.send_signal(signal.SIGTERM)
+    code, output = pod.ends(process)
+    assert code == 75 and "stopped by signal SIGTERM" in output
+    assert not any(map(runs, pod.pids()))
+
+
+def test_a_launcher_that_ignores_sigterm_is_killed_with_what_it_has_left_elsewhere(pod: FakePod) -> None:
+    """The limit is recovery.term_timeout_s + 2, below the grace period."""
+    pod.take()
+    process = pod.start(IGNORES_SIGTERM, "worker", "recovery.term_timeout_s=1")
+    pod.until_ready()
+    since = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert pod.ends(process)[0] == 75
+    assert 2.5 < time.monotonic() - since < 6
+    assert len(pod.pids()) == 2 and not any(map(runs, pod.pids()))
+
+
+def test_a_terminal_record_of_another_pod_stops_this_one(pod: FakePod) -> None:
+    pod.take()
+    process = pod.start(WAITS)
+    pod.until_ready()
+    pod.run.write_terminal(Terminal(93, "said elsewhere"))
+    code, output = pod.ends(process)
+    assert code == 93 and "said elsewhere" in output
+    assert not any(map(runs, pod.pids()))
+
+
+def test_a_pod_of_an_older_generation_ends_its_launcher_and_itself_with_75(pod: FakePod) -> None:
+    pod.take()
+    process = pod.start(WAITS)
+    pod.until_ready()
+    pod.take(attempt=1)
+    code, output = pod.ends(process)
+    assert code == 75 and "generation 1 no longer owns this run; generation 2 (pod control" in output
+    assert not any(map(runs, pod.pids()))
+    assert pod.ends(pod.start(WAITS))[0] == 75  # and one that comes too late does not even begin
+
+
+@pytest.mark.parametrize("opens_a_section", [False, True])
+def test_a_rank_without_a_section_is_killed_after_its_limit_and_one_with_a_section_is_not(
+    pod: FakePod, opens_a_section: bool
+) -> None:
+    """case-16: the rank monitor does not watch a rank before its first section. A name with `launcher` in it is no
+    launcher."""
+    pod.take()
+    rank = f'$PYTHON -m trainer launcher & echo $! >$SCRATCH/up; wait $!; echo "rank ended with $?"; {WAITS}'
+    (pod.run_dir.parent / "trainer.py").write_text(RANK)
+    process = pod.start(f"cd {pod.run_dir.parent}; PYTHONPATH=; {rank}", "worker", "recovery.first_section_timeout_s=2")
+    pod.until_ready()
+    (pid,) = pod.pids()
+    if opens_a_section:
+        pod.monitored(pid)
+        time.sleep(4)
+        assert runs(pid) and not pod.events("first_section_timeout")
+    else:
+        deadline = time.monotonic() + 2 + 5
+        while runs(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (event,) = pod.events("first_section_timeout")
+        assert event["pid"] == pid and 2 < event["age_s"] < 4
+    process.send_signal(signal.SIGTERM)
+    code, output = pod.ends(process)
+    assert code == 75 and ("rank ended with 137" in output) is not opens_a_section
+
+
+def test_a_control_pod_whose_port_is_taken_says_so_and_takes_nothing(pod: FakePod) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, output = pod.ends(pod.start("exit 0", names.CONTROL, port=port))
+    assert code == 1 and f"port {port} of the store is taken" in output
+    assert pod.run.owner() is None
+
+
+def test_a_control_pod_is_refused_while_the_owner_lives(pod: FakePod) -> None:
+    pod.run.take(nodes=2, job="another", jobset_attempt=0, pod="control", lease_s=0.1)
+    code, output = pod.ends(pod.start("exit 0", names.CONTROL))
+    assert code == 75 and f"host {os.uname().nodename}, pod control, pid {os.getpid()}, for " in output
+
+
+def test_a_control_pod_warns_of_storage_too_small_for_the_checkpoints_to_keep(pod: FakePod) -> None:
+    """case-08: with no room at the start the warning comes before the first save fails."""
+    process = pod.start(WAITS, names.CONTROL, "checkpoint.keep_last=1000000000")
+    pod.until_ready()
+    process.send_signal(signal.SIGTERM)
+    _, output = pod.ends(process)
+    assert "GB free, but checkpoint.keep_last=1000000000" in output and "lower keep_last" in output
+
+
+def test_wrong_input_ends_the_pod_with_78_and_a_message(pod: FakePod) -> None:
+    code, output = pod.ends(pod.start("exit 0", without=names.ENV_STORE))
+    assert code == 78 and f"environment variable '{names.ENV_STORE}' is missing" in output
+    assert pod.run.terminal() is None
+    (pod.run_dir.parent / "config.yaml").write_text("name: x\ntraining: {steps: -1}\n")
+    code, output = pod.ends(pod.start("exit 0"))
+    assert code == 78 and "training.steps = -1" in output and "Traceback" not in output
+    terminal = pod.run.terminal()
+    assert terminal is not None and terminal.code == 78
