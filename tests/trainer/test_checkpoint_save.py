@@ -108,8 +108,9 @@ def _fail_thrice(rank: int, world: int, run_dir: str) -> str:
     session.run.checkpoints.mkdir(exist_ok=True)
     try:
         for step in range(1, 9):
-            if rank == 0 and session.writer.pid is not None:
-                resource.prlimit(session.writer.pid, resource.RLIMIT_FSIZE, (10, 10))
+            session.writer.warm_up()  # a failed writer was ended, and its successor must find no room either
+            assert session.writer.pid is not None
+            resource.prlimit(session.writer.pid, resource.RLIMIT_FSIZE, (10, 10))
             session.step(step)
             session.settle()
     except SavesKeepFailing as error:
