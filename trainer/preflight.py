@@ -1,4 +1,4 @@
-"""Preflight: is this node fit to train? Run by the supervisor before the launcher starts, and by every rank's attempt.
+"""Preflight: is this node fit to train? Run by the supervisor before the launcher starts, once per pod.
 
 No torch: it must answer in a fraction of a second. Each finding is one line that names what, how much, and what to do.
 """
