@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from k8s import platform_rules, rules, storage_rules
+from tests.k8s.broken import Break, assert_found
 
 Object = dict[str, Any]
-Break = Callable[[list[Object]], Any]
 SYSTEM, GPU = {"holdfast.dev/pool": "system"}, {"holdfast.dev/pool": "gpu"}
 P5, G5, CPU = "llama3-8b-p5x2", "gpt2-g5x2", "cpu-demo"
 
@@ -128,11 +127,7 @@ RULES = {rule.__name__: rule for rule in (*platform_rules.RULES, *storage_rules.
 def test_the_rule_finds_objects_that_break_it(
     synthesized: dict[str, Any], rule: str, profile: str, damage: Break
 ) -> None:
-    objects = copy.deepcopy(synthesized[profile].objects)
-    damage(objects)
-    problems = list(RULES[rule](objects))
-    assert problems
-    assert all(problem.key and problem.why and problem.fix for problem in problems)
+    assert_found(RULES[rule], synthesized[profile].objects, damage)
 
 
 def test_every_rule_has_objects_that_break_it() -> None:

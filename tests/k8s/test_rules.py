@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +10,9 @@ import yaml
 from holdfast.config import profile_names
 from k8s import platform_rules, rules, storage_rules
 from k8s.views import quantity
+from tests.k8s.broken import Break, assert_found
 
 Object = dict[str, Any]
-Break = Callable[[list[Object]], Any]
 
 
 def one(objects: list[Object], kind: str) -> Object:
@@ -164,11 +162,7 @@ def test_every_profile_keeps_the_rule(synthesized: dict[str, Any], rule: str) ->
 def test_the_rule_finds_a_manifest_that_breaks_it(
     synthesized: dict[str, Any], rule: str, profile: str, damage: Break
 ) -> None:
-    objects = copy.deepcopy(synthesized[profile].objects)
-    damage(objects)
-    problems = list(RULES[rule](objects))
-    assert problems
-    assert all(problem.key and problem.why and problem.fix for problem in problems)
+    assert_found(RULES[rule], synthesized[profile].objects, damage)
 
 
 def test_every_rule_has_a_manifest_that_breaks_it() -> None:

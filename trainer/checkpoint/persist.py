@@ -43,6 +43,7 @@ class Writer:
         self._threads = threads
         self._caller: PersistentAsyncCaller | None = None
         self._request = 0
+        self._last = 0
         self._busy_since: float | None = None
 
     def warm_up(self) -> None:
@@ -129,8 +130,6 @@ class Writer:
         assert self._caller is not None
         self._request += 1
         self._caller.schedule_async_call(request._replace(call_idx=self._request))
-
-    _last = 0
 
     def _completed(self) -> int:
         """Index of the last request that the process has finished."""
