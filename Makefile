@@ -15,7 +15,7 @@ CODE := $(wildcard app.py bench bootstrap holdfast infra k8s tests trainer)
 export JSII_NODE := $(BIN)/node
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all check synth tools report lock FORCE
+.PHONY: help venv demo bench chaos test test-all check synth tools report lock FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ $(READY): requirements.txt $(wildcard bootstrap/*.py) $(if $(PYTHON)$(TORCH_INDE
 
 demo: $(READY) ## run the real manifest on this CPU, break it five ways, compare with an unbroken run
 	@$(BIN)/python -m bench.demo $(ARGS)
+
+bench: $(READY) ## what a save costs, ours beside torch's and NVRx's (two GPUs; ARGS=--cpu tries it out)
+	@$(BIN)/python -m bench.checkpoint $(ARGS)
+
+chaos: $(READY) ## kill training runs at random instants (SEEDS=200), resume them, compare; goes on where it stopped
+	@$(BIN)/python -m bench.chaos --seeds $(or $(SEEDS),200) $(ARGS)
 
 test: $(READY) ## the tests, without the slow ones
 	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench import record
+from bench import checkpoint_page, record
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
 from bench.record import Measured
 from holdfast.commands.check import summary as profile_summary
@@ -44,7 +44,8 @@ TIMEOUTS = (
     "first_section_timeout_s", "init_section_timeout_s", "restore_section_timeout_s", "step_section_timeout_s",
     "checkpoint_section_timeout_s", "out_of_section_timeout_s", "workload_check_interval_s", "process_group_timeout_s",
     "in_process_interval_s", "in_process_soft_timeout_s", "in_process_hard_timeout_s", "in_process_barrier_timeout_s",
-    "in_process_heartbeat_timeout_s", "workers_stop_timeout_s", "term_timeout_s", "join_timeout_s", "owner_lease_s",
+    "in_process_heartbeat_timeout_s", "workers_stop_timeout_s", "term_timeout_s", "leave_before_s",
+    "join_timeout_s", "owner_lease_s",
 )  # fmt: skip
 """Fields of `recovery` that are limits, in the order in which a run meets them."""
 _ELSEWHERE = ("checkpoint.persist_timeout_s", "cluster.grace_period_s")
@@ -219,6 +220,17 @@ def profiles(_: Measured, __: Path) -> str:
     return table(("profile", "nodes", "model", "checkpoint"), rows)
 
 
+def save_cost(_: Measured, folder: Path) -> str:
+    """What a save costs, ours and others'."""
+    result = checkpoint_page.read()
+    if result is None:
+        return "Not measured yet: `make bench` on a machine with two GPUs makes the numbers for this page."
+    parts = [checkpoint_page.source(result, folder), table(checkpoint_page.COLUMNS, checkpoint_page.table_rows(result))]
+    return "\n\n".join(
+        [*parts, *checkpoint_page.verdicts(result), checkpoint_page.COMPUTED.format(block=result["block"])]
+    )
+
+
 BLOCKS: Mapping[str, Block] = {
     "demo": demo,
     "layers": layers,
@@ -226,6 +238,7 @@ BLOCKS: Mapping[str, Block] = {
     "timeouts": timeouts,
     "buckets": buckets,
     "profiles": profiles,
+    "save-cost": save_cost,
 }
 
 

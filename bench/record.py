@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from holdfast.goodput.ledger import Ledger, account
 from holdfast.goodput.reader import read_run
 
 SCHEMA = 1
+UNKNOWN = "unknown"
 KEPT = ROOT / "bench" / "results" / "cpu" / "demo.json"
 _PACKAGES = ("torch", "nvidia-resiliency-ext", "transformers")
 _CODE = ("holdfast", "k8s", "trainer", "bench/demo.py", "requirements.txt")
@@ -73,8 +75,8 @@ def record(demo: Path, path: Path = KEPT) -> Measured:
     broken = account(read_run(demo / "broken" / "run"))
     measured = Measured(
         date=datetime.fromtimestamp(broken.origin, UTC).date().isoformat(),
-        commit=_commit(),
-        hardware=_hardware(),
+        commit=commit(),
+        hardware=hardware(),
         versions={"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
         summary=summary,
         comparison={
@@ -95,21 +97,22 @@ def _part(ledger: Ledger) -> dict[str, Any]:
     return {key: summary[key] for key in _LEDGER_KEYS}
 
 
-def _commit() -> str:
-    """The commit that was measured; with `+` if the code differed from it."""
+def commit(code: Iterable[str] = _CODE) -> str:
+    """The commit that was measured; with `+` if the code (paths from the root) differed from it."""
     head = _git("rev-parse", "--short=10", "HEAD")
-    return f"{head}+" if _git("status", "--porcelain", "--", *_CODE) else head
+    return f"{head}+" if head != UNKNOWN and _git("status", "--porcelain", "--", *code) else head
 
 
 def _git(*arguments: str) -> str:
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return UNKNOWN
     return done.stdout.strip()
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
+    """The machine that measured."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model"))]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

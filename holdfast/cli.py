@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "judge a config, and show what follows from it, before it costs anything",
     "status": "what a run directory holds: owner, progress, checkpoints",
     "report": "where the time of a run went",
+    "checkpoint": "list, verify and export what a run has saved",
 }
 """In the order of `holdfast --help`. Each is holdfast/commands/<name>.py."""
 

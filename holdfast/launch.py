@@ -92,6 +92,9 @@ def pod_environment(config: RunConfig, job: str, role: str) -> tuple[Variable, .
                 field_path="metadata.labels['jobset.sigs.k8s.io/job-index']",
             )
         )
+        if config.checkpoint.local.interval_steps is not None:
+            why = "the node's own volume, for the local checkpoint tier"
+            variables.append(Variable(names.ENV_NODE_VOLUME, why, value=config.checkpoint.local.path))
         variables.append(Variable(names.ENV_MASTER, "torchrun's store", value=worker_host(job, 0)))
         variables += _rank_environment(config)
     return tuple(variables)

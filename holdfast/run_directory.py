@@ -173,6 +173,14 @@ class RunDirectory:
         """Say that the owner of `generation` ended in order, so that the next need not wait for the lease."""
         write_once(self._generations / f"{generation:08d}.end", "")
 
+    def ask_to_leave(self, generation: int, why: str) -> None:
+        """Ask the workers of `generation` to save and leave, since its control pod goes."""
+        write_once(self._generations / f"{generation:08d}.leave", why)
+
+    def asked_to_leave(self, generation: int) -> bool:
+        """Whether the workers of `generation` were asked to leave."""
+        return (self._generations / f"{generation:08d}.leave").exists()
+
     def take(self, *, nodes: int, job: str, jobset_attempt: int, pod: str, lease_s: float) -> Owner:
         """Become the owner with the next generation number. Takes up to `lease_s` if the former owner may be alive.
 

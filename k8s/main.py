@@ -2,7 +2,8 @@
 
 HOLDFAST_PROFILE  name of a profile, or path of a YAML file (required)
 HOLDFAST_SET      overrides, one `key=value` per line
-HOLDFAST_OUTPUTS  what `cdk deploy` has written; by default cdk-outputs.json here, if there is one. EC2 types only
+HOLDFAST_OUTPUTS  what `cdk deploy` has written; by default cdk-outputs.json here, if there is one. EC2 types only. The
+                  end of a Capacity Block becomes cluster.capacity_ends_at, unless the config has one
 HOLDFAST_DIST     output root instead of dist/ of the repository; under `cdk8s synth` it is the CLI's own output folder
 
 job/ is what starts training. platform/ is what `cdk deploy` applies by itself unless aws.apply_manifests is false.
@@ -17,6 +18,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +31,7 @@ if __name__ == "__main__":
         )
         sys.exit(2)
 
-from holdfast.config import EXIT_BAD_CONFIG, ConfigError, Problem, RunConfig, load_profile, profile_names  # noqa: E402
+from holdfast.config import EXIT_BAD_CONFIG, ConfigError, Problem, RunConfig, load_profile, profile_names, validate  # noqa: E402
 
 DEFAULT_IMAGE: str = RunConfig.model_fields["image"].default
 
@@ -58,18 +60,31 @@ def synthesize(config: RunConfig, profile: str, environ: Mapping[str, str]) -> l
     deployed = outputs.read(environ, config.name) if config.instance.ec2 else outputs.Outputs()
     if config.image == DEFAULT_IMAGE and deployed.image:
         config = config.model_copy(update={"image": deployed.image})
+    if deployed.capacity_ends_at and config.cluster.capacity_ends_at is None:
+        config = ending_at(config, deployed.capacity_ends_at)
     platform = rendered(platform_charts(config, file_system=deployed.file_system).values())
     objects = job.manifests(config)
     if problems := rules.check([*platform.values(), *objects.values()]):
         raise ConfigError(problems, source=f"profile {profile}")
     if deployed.why:
         print(f"platform/ has no storage: {deployed.why}", file=sys.stderr)
+    end = config.cluster.capacity_ends_at
+    if end is not None and end < datetime.now(UTC):
+        fix = "deploy other capacity, or override it"
+        print(f"cluster.capacity_ends_at = {end.isoformat()}: it is over, no pod will start. {fix}", file=sys.stderr)
     if config.image == DEFAULT_IMAGE and config.instance.ec2:
         fix = "Before you apply job/, name one by digest: HOLDFAST_SET='image=<uri>@sha256:<digest>'"
         print(f"image = {config.image!r}: no node can pull it. {fix}", file=sys.stderr)
     folder = output_root(environ) / Path(profile).stem
     written = output.write(platform, folder / "platform", platform_readme(config, left_out=deployed.why))
     return written + output.write(objects, folder / "job")
+
+
+def ending_at(config: RunConfig, moment: str) -> RunConfig:
+    """The config of a run that leaves before its Capacity Block ends. Raises ConfigError."""
+    plain = config.model_dump(mode="json")
+    plain["cluster"]["capacity_ends_at"] = moment
+    return validate(plain, source="deployment outputs")
 
 
 def read_config(environ: Mapping[str, str]) -> tuple[str, RunConfig]:

@@ -21,6 +21,7 @@ _FORMS = {
     names.OUTPUT_FILE_SYSTEM_ID: r"fs-[0-9a-f]{8,40}",
     names.OUTPUT_FILE_SYSTEM_DNS: r"[a-z0-9][a-z0-9.-]+",
     names.OUTPUT_FILE_SYSTEM_MOUNT: r"[a-z0-9]{1,8}",
+    names.OUTPUT_CAPACITY_ENDS_AT: r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
 }
 
 
@@ -30,6 +31,8 @@ class Outputs:
 
     file_system: FileSystem | None = None
     image: str | None = None
+    capacity_ends_at: str | None = None
+    """In UTC, like 2026-12-24T11:30:00Z."""
     why: str = ""
 
 
@@ -46,11 +49,12 @@ def read(environ: Mapping[str, str], run: str) -> Outputs:
     stacks = _stacks(path)
     ours = {name: stacks[name] for part in _PARTS if (name := names.stack_name(run, part)) in stacks}
     image = next((values[names.OUTPUT_IMAGE] for values in ours.values() if names.OUTPUT_IMAGE in values), None)
+    ends_at = _capacity_end(path, names.stack_name(run, names.STACK_GPU), ours)
     stack = names.stack_name(run, names.STACK_STORAGE)
     if stack not in ours:
         why = f"{path} has no stack {stack}, only {', '.join(sorted(stacks)) or 'an empty mapping'}"
-        return Outputs(image=image, why=why)
-    return Outputs(file_system=_file_system(path, stack, ours[stack]), image=image)
+        return Outputs(image=image, capacity_ends_at=ends_at, why=why)
+    return Outputs(file_system=_file_system(path, stack, ours[stack]), image=image, capacity_ends_at=ends_at)
 
 
 def _stacks(path: Path) -> dict[str, dict[str, str]]:
@@ -80,6 +84,15 @@ def _file_system(path: Path, stack: str, values: Mapping[str, str]) -> FileSyste
         raise ConfigError(problems, source=str(path))
     identity, dns_name, mount_name = (values[key] for key in _STORAGE)
     return FileSystem(id=identity, dns_name=dns_name, mount_name=mount_name)
+
+
+def _capacity_end(path: Path, stack: str, ours: Mapping[str, Mapping[str, str]]) -> str | None:
+    key = names.OUTPUT_CAPACITY_ENDS_AT
+    value = ours.get(stack, {}).get(key)
+    if value is not None and not re.fullmatch(_FORMS[key], value):
+        problem = Problem(f"{stack}.{key}", value, f"it is not like {_FORMS[key]}", _DEPLOY)
+        raise ConfigError([problem], source=str(path))
+    return value
 
 
 def _refused(key: str, got: str, why: str, fix: str) -> ConfigError:

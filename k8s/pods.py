@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast import launch
 from holdfast.config import RunConfig, names
+from k8s.local_disk import host_folder
 from k8s.placement import GPU_NODES, GPU_TAINT, INSTANCE_TYPE, SYSTEM_NODES, Manifest, toleration
 from k8s.space import PRIORITY_CLASS
 
@@ -12,12 +13,10 @@ REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 GPU = "nvidia.com/gpu"
 EFA = "vpc.amazonaws.com/efa"
 HUGEPAGES = "hugepages-2Mi"
-NVME_ARRAY = "/mnt/k8s-disks/0"
-"""Where EKS node set-up (nodeadm, RAID0) mounts the array of local disks."""
 NETWORK_LAYER = "topology.k8s.aws/network-node-layer-3"
 """EKS node label: nodes with equal values share the network layer next to them."""
 CONTROL_GRACE_S = 30
-"""nvrx-control ends within seconds of SIGTERM and has nothing to save."""
+"""At least; nvrx-control ends within seconds of SIGTERM and has nothing to save."""
 CONTROL_MEMORY = "2Gi"
 """nvrx-control and its supervisor each import torch (about 0.4 GiB)."""
 
@@ -48,7 +47,9 @@ def control_pod(config: RunConfig, job: str) -> Manifest:
         # Workers start when the store listens. A bare connect does not disturb it.
         "readinessProbe": {"tcpSocket": {"port": names.STORE_PORT}, "periodSeconds": 2},
     }
-    pod = _pod(config, job, "control", container, grace_s=CONTROL_GRACE_S)
+    # Workers that are asked to go agree on their last save, and acknowledge it, through this pod's store.
+    grace_s = max(CONTROL_GRACE_S, config.cluster.grace_period_s)
+    pod = _pod(config, job, "control", container, grace_s=grace_s)
     if config.instance.ec2:
         pod["spec"]["nodeSelector"] = (
             SYSTEM_NODES  # these fail less often than GPU nodes, and the store dies with its pod
@@ -148,7 +149,7 @@ def _worker_resources(config: RunConfig) -> Manifest:
 
 def _worker_mounts(config: RunConfig) -> list[Manifest]:
     mounts = [{"name": "shm", "mountPath": names.SHM_MOUNT}]
-    if config.instance.local_nvme:
+    if host_folder(config):
         mounts.append({"name": "local", "mountPath": names.LOCAL_MOUNT})
     return mounts
 
@@ -159,10 +160,10 @@ def _worker_volumes(config: RunConfig) -> list[Manifest]:
     volumes: list[Manifest] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{config.instance.shm_gib}Gi"}}
     ]
-    if config.instance.local_nvme:
+    folder = host_folder(config)
+    if folder:
         # hostPath, since an emptyDir on the same disks dies with the pod.
-        path = f"{NVME_ARRAY}/holdfast/{config.name}"
-        volumes.append({"name": "local", "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
+        volumes.append({"name": "local", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}})
     return volumes
 
 

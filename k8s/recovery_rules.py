@@ -89,11 +89,11 @@ def no_liveness_probe_judges_training(objects: Objects) -> Iterator[Problem]:
 
 
 def ranks_end_before_the_pod_is_killed(objects: Objects) -> Iterator[Problem]:
-    """The launcher's own SIGKILL must come before the kubelet's, or a save is cut."""
+    """The launcher's own SIGKILL must come before the kubelet's, or a save is cut; the store must be there as long."""
     config = run_config(objects)
     for pod in jobset_pods(objects):
         grace = pod.spec.get("terminationGracePeriodSeconds", 30)
-        if config and pod.role == names.WORKERS and config.recovery.term_timeout_s >= grace:
+        if config and config.recovery.term_timeout_s >= grace:
             why = f"recovery.term_timeout_s={config.recovery.term_timeout_s} must be below it"
             yield Problem(f"{pod.where}.terminationGracePeriodSeconds", grace, why, "raise it")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from holdfast.config import Problem, names, sizing
 from k8s import platform_rules, recovery_rules, storage_rules
+from k8s.local_disk import host_folder
 from k8s.pods import EFA, GPU, HUGEPAGES
 from k8s.views import (
     Objects,
@@ -122,14 +123,15 @@ def devices_come_from_plugins(objects: Objects) -> Iterator[Problem]:
 
 
 def memory_covers_shared_memory_and_staging(objects: Objects) -> Iterator[Problem]:
-    """A worker stages its part of a checkpoint in /dev/shm, and what that holds counts towards the memory limit.
+    """A worker stages its part of a checkpoint in /dev/shm, and what that holds counts towards the memory limit. So do
+    the parts that a local tier keeps in memory.
 
     Not judged for `cpu` and `gpu-local`, whose real memory nobody knows here.
     """
     config = run_config(objects)
     if config is None or config.checkpoint.mode != "async" or not config.instance.ec2:
         return
-    staging = sizing.staging_bytes_per_node(config) // _MIB
+    staging = sizing.shared_memory_bytes_per_node(config) // _MIB
     for pod in jobset_pods(objects):
         shm = (pod.volume_at(names.SHM_MOUNT) or {}).get("emptyDir", {}).get("sizeLimit")
         if pod.role != names.WORKERS or shm is None:
@@ -138,7 +140,7 @@ def memory_covers_shared_memory_and_staging(objects: Objects) -> Iterator[Proble
         memory = sum(int(quantity(limits(container).get("memory", 0))) for container in pod.containers) // _MIB
         got, fix = config.cluster.instance_type, "use more nodes, a smaller model, or a type with more memory"
         if staging > size:
-            why = f"a node's part of a checkpoint takes {staging} MiB, its {names.SHM_MOUNT} has {size}"
+            why = f"what a node stages and keeps of checkpoints takes {staging} MiB, its {names.SHM_MOUNT} has {size}"
             yield Problem("cluster.instance_type", got, why, fix)
         if staging + size > memory:
             why = f"{staging} MiB of checkpoint and {size} MiB of {names.SHM_MOUNT} exceed the pod's {memory} MiB"
@@ -146,7 +148,9 @@ def memory_covers_shared_memory_and_staging(objects: Objects) -> Iterator[Proble
 
 
 def cpu_jobs_ask_for_no_devices(objects: Objects) -> Iterator[Problem]:
-    """The CPU profile must run on any node, under the `baseline` pod security level."""
+    """The CPU profile must run on any node, under the `baseline` pod security level. A local checkpoint tier, which is
+    off by default, needs a folder of the node and with it a higher level.
+    """
     config = run_config(objects)
     if config is None or config.device != "cpu":
         return
@@ -157,7 +161,7 @@ def cpu_jobs_ask_for_no_devices(objects: Objects) -> Iterator[Problem]:
             yield Problem(where, asked, "a CPU job needs neither devices nor capabilities", "remove them")
     for pod in jobset_pods(objects):
         for volume in pod.spec.get("volumes", ()):
-            if "hostPath" in volume:
+            if "hostPath" in volume and volume["hostPath"].get("path") != host_folder(config):
                 key = f"{pod.where}.volumes.{volume['name']}"
                 yield Problem(key, volume["hostPath"], "a CPU job needs no host path", "remove it")
 

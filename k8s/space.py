@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.config import RunConfig, names
+from k8s.local_disk import host_folder
 from k8s.placement import Manifest
 
 PRIORITY_CLASS = "holdfast"
@@ -31,7 +32,8 @@ def namespace(config: RunConfig) -> Manifest:
 
 def privileged_needs(config: RunConfig) -> list[str]:
     """What a worker on this node type has that the Pod Security level `baseline` forbids."""
-    needs = ["hostPath for the local NVMe array"] if config.instance.local_nvme else []
+    disk = "the local NVMe array" if config.instance.local_nvme else "the local checkpoint tier"
+    needs = [f"hostPath for {disk}"] if host_folder(config) else []
     return [*needs, "IPC_LOCK for EFA"] if config.instance.efa else needs
 
 

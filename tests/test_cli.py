@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_help_lists_the_commands_that_exist() -> None:
     assert done.returncode == 0
     for name in cli.COMMANDS:
         if (ROOT / "holdfast" / "commands" / f"{name}.py").exists():
-            assert f"\n    {name} " in done.stdout, name
+            assert re.search(rf"^    {name}\s", done.stdout, flags=re.MULTILINE), name
 
 
 def test_a_reader_that_goes_away_is_no_stack_trace() -> None:

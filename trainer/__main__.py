@@ -10,10 +10,14 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
+from holdfast import lineage
 from holdfast.config import ConfigError, RunConfig, load_file, names
 from holdfast.goodput.events import EventLog
+from holdfast.lineage import StaleAttempt
 from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
 from trainer.child import age_s
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
@@ -35,12 +39,16 @@ def main() -> int:
     run = RunDirectory(arguments.run_dir)
     try:
         config = load_file(arguments.config)
+        if not config.recovery.in_job:
+            # A pod that is replaced under torchrun is a new attempt too. Every rank reads this before the process group
+            # is there, and rank 0 begins the attempt after that, so that all count alike.
+            identity = replace(identity, cycle=lineage.cycles(run, identity.generation))
         return rank(config, identity, run)
     except ConfigError as error:
         logging.error("%s", error)
         run.write_terminal(Terminal(names.EXIT_CONFIG, str(error), rank=identity.rank))
         return names.EXIT_CONFIG
-    except StaleGeneration as error:
+    except (StaleAttempt, StaleGeneration) as error:
         logging.error("%s", error)
         return names.EXIT_PREEMPTED
 
@@ -68,8 +76,9 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         import_training_stack(config.model.family)
         import torch
 
-        from trainer.checkpoint.persist import Writer
+        from trainer.checkpoint.near import Hands
         from trainer.checkpoint.stage import Stage
+        from trainer.checkpoint.writer import Writer
         from trainer.restart import in_process
         from trainer.train import Survivors
 
@@ -78,23 +87,31 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     )
     torch.use_deterministic_algorithms(config.device == "cpu")
     storage = Path(os.environ[names.ENV_STORAGE])
-    writer = Writer(identity.rank, config.checkpoint.writer_threads)
-    survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage())
+    writer = Writer(identity.rank)
+    if config.checkpoint.mode != "off":
+        writer.start()  # it imports torch while this process builds and restores
+    local = None if config.checkpoint.local.interval_steps is None else Hands(Writer(identity.rank))
+    if local is not None:
+        local.writer.start()
+    survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage(), local)
     try:
         in_process.run(
             config, identity, lambda attempt: _attempt(attempt, survivors), lambda: run.terminal() is not None
         )
     finally:
         writer.close()
+        if local is not None:
+            local.writer.close()
     return names.EXIT_COMPLETE
 
 
 def _attempt(attempt: Attempt, survivors: object) -> None:
     """One attempt, with its start, its end and its failure on record."""
-    from trainer.checkpoint.checkpoints import SavesKeepFailing
     from trainer.checkpoint.restore import NoCheckpoint
+    from trainer.checkpoint.saving import SavesKeepFailing
     from trainer.restart import failures
     from trainer.train import Survivors, train
+    from trainer.urgent import Leaving
 
     assert isinstance(survivors, Survivors)
     config, run, log, identity = survivors.config, survivors.run, survivors.log, survivors.identity
@@ -102,6 +119,12 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
     log.point("attempt_start", restart=attempt.restart)
     try:
         train(attempt, survivors)
+    except Leaving as leaving:
+        log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)
+        survivors.pulse.leave()
+        survivors.writer.close()
+        leaving.together()
+        leave(names.EXIT_PREEMPTED)  # at once: NVRx's wrapper would answer whatever is raised here with a restart
     except (ConfigError, NoCheckpoint) as error:
         # Wrong input stays wrong: no layer may restart it.
         run.write_terminal(
@@ -137,7 +160,7 @@ def _process_started() -> float:
     return time.monotonic() - age_s(os.getpid())
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End the process at once. A failed attempt can leave threads and queues behind that the interpreter would wait for
     (seen: for ever, after NVRx's wrapper gave up); nothing here needs its clean-up, and the writer dies with us."""
     logging.shutdown()

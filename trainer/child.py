@@ -63,6 +63,16 @@ class Child:
         if self.code() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing until `thaw` or the end. Its children go on."""
+        if self.code() is None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Undo `freeze`."""
+        if self.code() is None:
+            self._process.send_signal(signal.SIGCONT)
+
     def wait(self, limit_s: float) -> bool:
         """Whether it ends within the limit."""
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +45,17 @@ def warnings(config: RunConfig, run_dir: Path) -> list[str]:
         f"{run_dir}: {free / 1e9:.2f} GB free, but checkpoint.keep_last={config.checkpoint.keep_last} and one save in "
         f"flight need {need / 1e9:.2f} GB. Saves will fail when it is full; free some room or lower keep_last."
     ]
+
+
+def port_taken(port: int) -> str | None:
+    """Why the store cannot listen on the port; nvrx-control itself would only warn and wait."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return str(error.strerror)
+    return None
 
 
 def _devices(config: RunConfig) -> Iterator[str]:

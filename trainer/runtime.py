@@ -64,8 +64,8 @@ class Attempt:
 
 
 def raise_open_files_limit() -> None:
-    """Let this process and its children open as many files as the machine allows. Every staged tensor is one (Llama-8B:
-    1164 per rank), and the usual soft limit is 1024.
+    """Let this process and its children open as many files as the machine allows: sockets to every peer, shared
+    segments, files of a restore. The usual soft limit is 1024.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

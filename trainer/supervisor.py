@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from holdfast.goodput.events import EventLog
 from holdfast.run_directory import Owner, RunDirectory, RunIsOwned, StaleGeneration, Terminal, write_atomically
 from trainer import preflight
 from trainer.child import Child, age_s, become_subreaper, reap
+from trainer.departure import Departure
 from trainer.restart.heartbeat import MONITORED_PREFIX
 
 POLL_S = 0.1
@@ -48,7 +48,8 @@ class Supervisor:
         self._jobset_attempt = int(environment[names.ENV_JOBSET_ATTEMPT])
         self._scratch = Path(environment[names.ENV_SCRATCH])
         self._store = environment[names.ENV_STORE]
-        self._signal: int | None = None
+        self._port = int(self._store.rpartition(":")[2])
+        self._departure = Departure(config, run, self._scratch, self._port)
         self._log = EventLog(run.events, "supervisor", role=role, pod=self._pod, node=environment[names.ENV_NODE])
         self._beats = 0
         self._next_beat = 0.0
@@ -56,8 +57,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the pod to its end."""
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._departure.on_signal)
+        signal.signal(signal.SIGINT, self._departure.on_signal)
         self._log.point("pod_start")
         code, reason = self._outcome()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the code is decided; a late SIGTERM must not change it
@@ -71,6 +72,9 @@ class Supervisor:
         recorded = self._recorded()
         if recorded is not None:
             return recorded
+        over = self._departure.capacity_over()
+        if over is not None:
+            return names.EXIT_PREEMPTED, over
         with self._log.span("preflight"):
             unfit = preflight.findings(self._config, self._run.path)
         if unfit:
@@ -104,10 +108,9 @@ class Supervisor:
     def _control(self) -> tuple[int, str]:
         for warning in preflight.warnings(self._config, self._run.path):
             logging.warning("%s", warning)
-        port = int(self._store.rpartition(":")[2])
-        taken = _port_taken(port)
+        taken = preflight.port_taken(self._port)
         if taken:
-            return names.EXIT_RETRY, f"port {port} of the store is taken: {taken}. End what listens there."
+            return names.EXIT_RETRY, f"port {self._port} of the store is taken: {taken}. End what listens there."
         owner = self._run.take(
             nodes=self._config.cluster.nodes,
             job=self._job,
@@ -116,7 +119,7 @@ class Supervisor:
             lease_s=self._config.recovery.owner_lease_s,
         )
         write_atomically(self._run.path / names.RUN_YAML, dump(self._config))
-        argv = launch.control_argv(self._config, generation=owner.generation, nodes=owner.nodes, port=port)
+        argv = launch.control_argv(self._config, generation=owner.generation, nodes=owner.nodes, port=self._port)
         try:
             outcome = self._supervise(argv, owner, lambda child: self._renew(owner))
         finally:
@@ -135,8 +138,8 @@ class Supervisor:
     def _worker(self) -> tuple[int, str]:
         owner = self._await_owner()
         if owner is None:
-            if self._signal is not None:
-                return names.EXIT_PREEMPTED, "stopped by a signal before the control pod was there"
+            if self._departure.due():
+                return names.EXIT_PREEMPTED, f"{self._departure.why}, before the control pod was there"
             return (
                 names.EXIT_RETRY,
                 f"no control pod of {self._job}, attempt {self._jobset_attempt}, took the run within {OWNER_S:.0f} s",
@@ -156,7 +159,7 @@ class Supervisor:
     def _await_owner(self) -> Owner | None:
         """The generation of this pod's own JobSet attempt. Raises StaleGeneration if a newer one owns the run."""
         deadline = time.monotonic() + OWNER_S
-        while time.monotonic() < deadline and self._signal is None:
+        while time.monotonic() < deadline and not self._departure.due():
             owner = self._run.owner()
             if owner is not None and owner.job == self._job:
                 if owner.jobset_attempt == self._jobset_attempt:
@@ -199,7 +202,7 @@ class Supervisor:
         try:
             ended = self._watch(child, owner, look_after)
             if not ended:
-                self._stop(child)
+                self._stop(child, owner, look_after)
         finally:
             ready.unlink(missing_ok=True)
             self._log.point("launcher_end", code=child.code())
@@ -210,7 +213,7 @@ class Supervisor:
     def _watch(self, child: Child, owner: Owner, look_after: Callable[[Child], None]) -> bool:
         """True when the child has ended; False when it must be stopped."""
         while child.code() is None:
-            if self._signal is not None:
+            if self._departure.due():
                 return False
             if time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + RECORDS_S
@@ -221,16 +224,21 @@ class Supervisor:
                 if self._run.terminal() is not None:
                     return False
                 self._run_is_ours(owner)
+                self._departure.look_for_request(owner.generation)
             time.sleep(POLL_S)
         return True
 
     def _run_is_ours(self, owner: Owner) -> None:
         self._run.require_generation(owner.generation)
 
-    def _stop(self, child: Child) -> None:
-        """SIGTERM, then after the time that the ranks have, SIGKILL."""
-        child.terminate()
+    def _stop(self, child: Child, owner: Owner, look_after: Callable[[Child], None]) -> None:
+        """If the pod goes, let ranks save first. Then SIGTERM, and after the time that the ranks have, SIGKILL."""
         limit = min(self._config.recovery.term_timeout_s + 2, self._config.cluster.grace_period_s - 1)
+        if self._departure.why is not None and self._role == names.CONTROL:
+            self._departure.let_workers_leave(child, owner.generation, lambda: look_after(child))
+        elif self._departure.why is not None and self._departure.let_ranks_save(child):
+            return
+        child.terminate()
         if not child.wait(limit):
             logging.error("the launcher did not end within %d s of SIGTERM; killing it", limit)
 
@@ -238,8 +246,8 @@ class Supervisor:
         recorded = self._recorded()
         if recorded is not None:
             return recorded
-        if self._signal is not None:
-            return names.EXIT_PREEMPTED, f"stopped by signal {signal.Signals(self._signal).name}"
+        if self._departure.why is not None:
+            return names.EXIT_PREEMPTED, self._departure.why
         if self._role == names.CONTROL:
             # A worker's TERMINAL may be on its way; the JobSet must see it before this pod's failure restarts
             # everything.
@@ -253,20 +261,6 @@ class Supervisor:
         match = NVRX_EVENT.search(line)
         if match:
             self._log.point("launcher_event", event=match.group(2), cycle=int(match.group(1)))
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signal = number
-
-
-def _port_taken(port: int) -> str | None:
-    """Why the store cannot listen on the port; nvrx-control itself would only warn and wait."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return str(error.strerror)
-    return None
 
 
 def main() -> int:

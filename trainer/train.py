@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from trainer.checkpoint import Checkpoints
-    from trainer.checkpoint.persist import Writer
+    from trainer.checkpoint.near import Hands
     from trainer.checkpoint.stage import Stage
+    from trainer.checkpoint.writer import Writer
     from trainer.data import Dataset
 
 
@@ -35,22 +36,29 @@ class Survivors:
     pulse: Pulse
     writer: Writer
     stage: Stage
+    local: Hands | None = None
+    """The same for the local tier, where there is one."""
     step: int = 0
     """Last step that this process finished or began; names the place of a failure."""
 
 
 def train(attempt: Attempt, survivors: Survivors) -> None:
-    """Train from the newest committed step to the last, or raise. Returns after the final commit."""
+    """Train from the newest committed step to the last, or raise. Returns after the final commit. Raises Leaving if all
+    ranks were asked to leave before.
+    """
     from torch.distributed.device_mesh import init_device_mesh
 
     from trainer import optimizer as optimizers
     from trainer.checkpoint import Checkpoints
     from trainer.model import build
+    from trainer.urgent import Urgent
 
     config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
     pulse.restart()
     survivors.step = 0
     survivors.stage.forget()
+    if survivors.local is not None:
+        survivors.local.stage.forget()
     device = device_of(config, identity.local_rank)
     with process_group(config, identity, attempt, log):
         with log.span("build"):
@@ -64,19 +72,22 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
         with pulse.section(names.SECTION_RESTORE):
             first = checkpoints.restore() + 1
         survivors.step = first - 1
-        for step in range(first, config.training.steps + 1):
-            survivors.step = step
-            # The first steps build what later ones reuse (lazy initialization, compilation): init's limit, not step's.
-            warm = step - first >= config.recovery.warmup_steps
-            with pulse.section(names.SECTION_STEP if warm else names.SECTION_INIT), log.span("step", step=step) as span:
-                faults.strike_if_due(step)
-                span["loss"] = train_step(step, survivors, model, optimizer, dataset, checkpoints, device)
-            if step == first:
-                log.point("first_step", step=step)
+        with Urgent(survivors, checkpoints) as urgent:
+            for step in range(first, config.training.steps + 1):
+                survivors.step = step
+                # The first steps build what later ones reuse (lazy initialization, compilation): init's limit.
+                warm = step - first >= config.recovery.warmup_steps
+                section = names.SECTION_STEP if warm else names.SECTION_INIT
+                with pulse.section(section), log.span("step", step=step) as span:
+                    faults.strike_if_due(step)
+                    span["loss"] = train_step(step, survivors, model, optimizer, dataset, checkpoints, device)
+                if step == first:
+                    log.point("first_step", step=step)
+                with pulse.section(names.SECTION_CHECKPOINT):
+                    checkpoints.after_step(step)
+                    urgent.after_step(step)
             with pulse.section(names.SECTION_CHECKPOINT):
-                checkpoints.after_step(step)
-        with pulse.section(names.SECTION_CHECKPOINT):
-            checkpoints.finish()
+                checkpoints.finish()
 
 
 def train_step(
@@ -98,16 +109,17 @@ def train_step(
     start = time.monotonic()
     optimizers.seed_step(config, step, identity.rank)
     optimizers.set_learning_rate(optimizer, optimizers.learning_rate(config, step))
-    total = 0.0
+    losses = []
     for micro in range(config.accumulation):
         with survivors.log.span("data", step=step):
             tokens = dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(device)
         loss = loss_of(model, tokens) / config.accumulation
         torch.autograd.backward(loss)
-        total += float(loss.detach())
+        losses.append(loss.detach())
     checkpoints.before_update()
-    optimizers.clip(model, config.training.clip_norm)
-    optimizer.step()
+    optimizers.clip(model, config.training.clip_norm)  # reads the norm, so that the device has caught up here
+    total = sum(float(loss) for loss in losses)
+    optimizer.step()  # on a GPU still under way when a save is launched behind it
     optimizer.zero_grad(set_to_none=True)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
     return total

@@ -96,6 +96,8 @@ def summary(config: RunConfig) -> list[tuple[str, str]]:
         ),
         ("timeouts", " < ".join(f"{_short(key)} {value:g} s" for key, value in _limits(config))),
     ]
+    if sizing.has_local_tier(config):
+        rows.insert(8, ("local tier", _local_tier(config)))
     if config.instance.ec2:
         rows += [("cost", line) for line in prices.lines(config)]
     if config.faults:
@@ -126,6 +128,16 @@ def _storage(config: RunConfig) -> str:
     seconds = sizing.checkpoint_bytes(config) / speed
     return (
         f"{text} of {config.storage.capacity_gib} GiB; one takes {seconds:.0f} s at {speed / 1e6:.0f} MB/s (computed)"
+    )
+
+
+def _local_tier(config: RunConfig) -> str:
+    local = config.checkpoint.local
+    where = "memory" if sizing.local_tier_in_memory(config) else "disk"
+    parts = "own parts and a neighbour's" if local.replicate and config.cluster.nodes > 1 else "own parts only"
+    return (
+        f"every {local.interval_steps} steps to {local.path} ({where}); at most {sizing.local_saves(config)} saves, "
+        f"{parts}, {_size(sizing.local_tier_bytes_per_node(config))} on each node"
     )
 
 

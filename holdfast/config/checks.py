@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from holdfast.config import sizing
+from holdfast.config import names, sizing
 from holdfast.config.aws_checks import aws_problems
 from holdfast.config.failure_rates import FAILURE_RATES
 from holdfast.config.fields import field_at
-from holdfast.config.instances import CATALOG
+from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.problems import Problem
 from holdfast.config.schema import RunConfig
 
 
 def cross_problems(config: RunConfig) -> list[Problem]:
     """Every problem that lies between fields, in the order of the sections."""
-    rules = (_cluster, _model, _batch, _storage, _room, _timeouts, _layers, _presets, _resume, _faults)
+    rules = (_cluster, _model, _batch, _storage, _room, _local, _timeouts, _layers, _presets, _resume, _faults)
     return [*(problem for rule in rules for problem in rule(config)), *aws_problems(config)]
 
 
@@ -115,7 +115,7 @@ def _room(c: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "checkpoint.persist_timeout_s", c.checkpoint.persist_timeout_s, why, "raise it, or use a faster file system"
         )
-    staged = sizing.staging_bytes_per_node(c)
+    staged = sizing.part_bytes_per_node(c)
     if c.checkpoint.mode == "async" and staged > instance.shm_gib * sizing.GIB:
         why = (
             f"a staged copy takes {staged / sizing.GIB:.0f} GiB of /dev/shm on each of "
@@ -126,11 +126,69 @@ def _room(c: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _local(c: RunConfig) -> Iterator[Problem]:
+    """The tier on the nodes themselves: whether it is of use, has a place, and fits there."""
+    local, every = c.checkpoint.local, "checkpoint.local.interval_steps"
+    if local.interval_steps is None:
+        return
+    if c.checkpoint.mode != "async":
+        why = f"checkpoint.mode={c.checkpoint.mode}, and local saves are made in the background only"
+        yield Problem(every, local.interval_steps, why, "use checkpoint.mode: async, or null")
+        return
+    if local.interval_steps >= c.checkpoint.interval_steps:
+        why = f"checkpoint.interval_steps={c.checkpoint.interval_steps} saves as often to the shared storage"
+        fix = f"use less than {c.checkpoint.interval_steps}, or null"
+        yield Problem(every, local.interval_steps, why, fix)
+    instance = CATALOG.get(c.cluster.instance_type)
+    if instance is not None:
+        yield from _local_place(c, instance)
+
+
+def _local_place(c: RunConfig, instance: Instance) -> Iterator[Problem]:
+    path, key = c.checkpoint.local.path, "checkpoint.local.path"
+    memory = sizing.local_tier_in_memory(c)
+    disk = path == names.LOCAL_MOUNT or path.startswith(f"{names.LOCAL_MOUNT}/")
+    if not memory and not disk:
+        why = f"only {names.LOCAL_MOUNT}, the node's disk, and folders of {names.SHM_MOUNT}, memory, are the node's own"
+        yield Problem(key, path, why, f"use {names.LOCAL_MOUNT} or {names.SHM_MOUNT}/local")
+    elif memory and not instance.ec2:
+        why = f"cluster.instance_type={instance.name}: pods of the local runner share this machine's {names.SHM_MOUNT}"
+        yield Problem(key, path, why, f"use {names.LOCAL_MOUNT}")
+    elif disk and instance.ec2 and not instance.local_nvme:
+        why = f"cluster.instance_type={instance.name} has no NVMe array there"
+        yield Problem(key, path, why, f"use {names.SHM_MOUNT}/local, or a type with local disks")
+    elif instance.ec2:
+        yield from _local_size(c, instance, memory)
+
+
+def _local_size(c: RunConfig, instance: Instance, memory: bool) -> Iterator[Problem]:
+    local, one = c.checkpoint.local, sizing.part_bytes_per_node(c)
+    shared = sizing.shared_memory_bytes_per_node(c)
+    what = (
+        f"{one / sizing.GIB:.0f} GiB on each of cluster.nodes={c.cluster.nodes}, {sizing.local_saves(c)} times "
+        f"(checkpoint.local.replicate={local.replicate} doubles it)"
+    )
+    if one <= instance.shm_gib * sizing.GIB < shared:
+        why = (
+            f"a second staged copy{f', and {what},' if memory else ''} makes {shared / sizing.GIB:.0f} GiB of "
+            f"{names.SHM_MOUNT}, and cluster.instance_type={instance.name} gives it {instance.shm_gib}"
+        )
+        fix = "use more nodes, a disk, or checkpoint.local.interval_steps: null"
+        yield Problem("checkpoint.local.keep_last", local.keep_last, why, fix)
+    kept = sizing.local_tier_bytes_per_node(c)
+    if not memory and kept > instance.nvme_gb * 1e9:
+        why = f"{what} do not fit on the {instance.nvme_gb} GB of cluster.instance_type={instance.name}"
+        yield Problem("checkpoint.local.keep_last", local.keep_last, why, "keep fewer, or use more nodes")
+
+
 def _timeouts(c: RunConfig) -> Iterator[Problem]:
     r, grace = c.recovery, c.cluster.grace_period_s
     if r.term_timeout_s >= grace:
         why = f"cluster.grace_period_s={grace} must exceed it, or Kubernetes kills the save half-way"
         yield Problem("recovery.term_timeout_s", r.term_timeout_s, why, f"use at most {grace - 1}")
+    if c.cluster.capacity_ends_at is not None and r.leave_before_s <= r.term_timeout_s:
+        why = f"the last save before cluster.capacity_ends_at may take recovery.term_timeout_s={r.term_timeout_s}"
+        yield Problem("recovery.leave_before_s", r.leave_before_s, why, f"use more than {r.term_timeout_s}")
     section = r.checkpoint_section_timeout_s
     if r.in_job and c.checkpoint.mode != "off" and c.checkpoint.persist_timeout_s >= section:
         why = f"recovery.checkpoint_section_timeout_s={section:g} must exceed it, or a slow save looks like a hang"

@@ -37,6 +37,8 @@ class Instance:
     """CPU request of a worker pod; there is no limit."""
     local_nvme: bool = False
     """Whether node set-up leaves an NVMe array at /mnt/k8s-disks/0 for us."""
+    nvme_gb: int = 0
+    """Size of that array in GB (10^9), as the vendor prints it."""
     peer_access: bool = True
     """Whether its GPUs reach each other's memory without the host."""
     ec2: bool = True
@@ -66,23 +68,63 @@ CATALOG: dict[str, Instance] = {
         Instance(name="gpu-local", gpus=8, memory_gib=64, shm_gib=16, cpus=8, ec2=False, source="this machine"),
         # 192 vCPU, 2048 GiB, 8 x H100 80 GB, 8 x 3.84 TB NVMe
         Instance(
-            name="p5.48xlarge", gpus=8, efa=32, network_cards=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+            name="p5.48xlarge",
+            gpus=8,
+            efa=32,
+            network_cards=32,
+            memory_gib=1700,
+            shm_gib=256,
+            cpus=96,
+            nvme_gb=30400,
+            **_EFA_NODE,
         ),
         # 192 vCPU, 2048 GiB, 8 x H200 141 GB, 8 x 3.84 TB NVMe
         Instance(
-            name="p5e.48xlarge", gpus=8, efa=32, network_cards=32, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+            name="p5e.48xlarge",
+            gpus=8,
+            efa=32,
+            network_cards=32,
+            memory_gib=1700,
+            shm_gib=256,
+            cpus=96,
+            nvme_gb=30400,
+            **_EFA_NODE,
         ),
         # the same with half as many, faster cards
         Instance(
-            name="p5en.48xlarge", gpus=8, efa=16, network_cards=16, memory_gib=1700, shm_gib=256, cpus=96, **_EFA_NODE
+            name="p5en.48xlarge",
+            gpus=8,
+            efa=16,
+            network_cards=16,
+            memory_gib=1700,
+            shm_gib=256,
+            cpus=96,
+            nvme_gb=30400,
+            **_EFA_NODE,
         ),
         # 96 vCPU, 1152 GiB, 8 x A100 40 GB, 8 x 1 TB NVMe
         Instance(
-            name="p4d.24xlarge", gpus=8, efa=4, network_cards=4, memory_gib=1000, shm_gib=128, cpus=48, **_EFA_NODE
+            name="p4d.24xlarge",
+            gpus=8,
+            efa=4,
+            network_cards=4,
+            memory_gib=1000,
+            shm_gib=128,
+            cpus=48,
+            nvme_gb=8000,
+            **_EFA_NODE,
         ),
         # the same with 80 GB per GPU
         Instance(
-            name="p4de.24xlarge", gpus=8, efa=4, network_cards=4, memory_gib=1000, shm_gib=128, cpus=48, **_EFA_NODE
+            name="p4de.24xlarge",
+            gpus=8,
+            efa=4,
+            network_cards=4,
+            memory_gib=1000,
+            shm_gib=128,
+            cpus=48,
+            nvme_gb=8000,
+            **_EFA_NODE,
         ),
         # 48 vCPU, 384 GiB, 4 x L40S 48 GB without NVLink. Has one EFA; not used.
         Instance(name="g6e.12xlarge", gpus=4, memory_gib=300, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),

@@ -65,7 +65,11 @@ class Recovery(Section):
     workers_stop_timeout_s: Annotated[Whole, Field(ge=1)] = 15
     """SIGTERM to SIGKILL when the launcher stops its ranks for a restart."""
     term_timeout_s: Annotated[Whole, Field(ge=1)] = 600
-    """SIGTERM to SIGKILL of the ranks when the pod is asked to end. Below the grace period."""
+    """SIGTERM to SIGKILL of the ranks when the pod is asked to end; in it they finish at most two steps and save. Below
+    the grace period."""
+    leave_before_s: Seconds = 2520
+    """All ranks save and leave so long before cluster.capacity_ends_at: 2 minutes before EKS drains the nodes of a
+    Capacity Block, one by one."""
     join_timeout_s: Annotated[Whole, Field(ge=10)] = 3600
     """How long an open rendezvous waits for its nodes; at least the time to obtain a node."""
     owner_lease_s: Seconds = 30

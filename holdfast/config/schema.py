@@ -14,7 +14,7 @@ from pydantic import Field
 from holdfast.config.aws import Aws, Capacity, Cost, FsxOptions
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.recovery import Fault, Recovery, Reliability, Resume
-from holdfast.config.section import NumberFromText, Real, Seconds, Section, Whole
+from holdfast.config.section import Moment, NumberFromText, Real, Seconds, Section, Whole
 
 __all__ = [
     "Aws",
@@ -25,6 +25,7 @@ __all__ = [
     "Data",
     "Fault",
     "FsxOptions",
+    "LocalTier",
     "Model",
     "Recovery",
     "Reliability",
@@ -47,6 +48,9 @@ class Cluster(Section):
     """Training processes per node; one per GPU."""
     grace_period_s: Annotated[Whole, Field(ge=5, le=3600)] = 900
     """terminationGracePeriodSeconds of a worker pod: time between SIGTERM and SIGKILL."""
+    capacity_ends_at: Moment | None = None
+    """When the nodes are taken away, with a time zone, like 2026-12-24T11:30:00Z. k8s/main.py takes it from the
+    deployment of a Capacity Block."""
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = "holdfast"
     """Kubernetes namespace of the job."""
 
@@ -143,6 +147,20 @@ class Training(Section):
     """Pad every step to this length. For demonstrations and tests: makes a toy model's step as long as a real one's."""
 
 
+class LocalTier(Section):
+    """A second, faster tier: each node's own disk or memory, with a copy on a neighbour node. For lost ranks and nodes;
+    the shared storage remains the tier that outlives everything."""
+
+    interval_steps: Annotated[Whole, Field(ge=1)] | None = None
+    """A local save every so many steps. Null: no local tier."""
+    path: Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]+$")] = "/local"
+    """Where the node's own volume is mounted in the pod: the NVMe array, or memory under /dev/shm."""
+    keep_last: Annotated[Whole, Field(ge=1)] = 2
+    """Local saves to keep on each node."""
+    replicate: bool = True
+    """Also send each rank's part to the next node. Without it, a lost node means going back to the shared storage."""
+
+
 class Checkpoint(Section):
     """How often state is saved, and what a save may cost."""
 
@@ -160,8 +178,15 @@ class Checkpoint(Section):
     """A background write (stage to commit) that takes longer is counted as failed and its writer replaced."""
     max_failed_saves: Annotated[Whole, Field(ge=1)] = 3
     """So many failed saves in a row end the run: it would lose ever more work while looking healthy."""
-    verify: Literal["full", "sizes"] = "full"
-    """What restore checks before it trusts a committed checkpoint: checksums of all bytes, or file sizes only."""
+    verify: Literal["full", "sampled", "sizes"] = "full"
+    """What restore checks of a committed checkpoint: every block that it reads, each sixteenth one, or file sizes only.
+    A block is verified as it is read, so that `full` reads nothing twice."""
+    read_threads: Annotated[Whole, Field(ge=1, le=64)] = 4
+    """Parallel readers of one rank's restore."""
+    reserve_gib: Annotated[Real, Field(ge=0)] = 0.0
+    """A save is not begun if it would leave less than this free on the shared storage."""
+    local: LocalTier = LocalTier()
+    """The tier on the nodes themselves."""
 
 
 class RunConfig(Section):

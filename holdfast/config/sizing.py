@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.config import names
 from holdfast.config.schema import Model, RunConfig, Storage
 
 MASTER_BYTES = 4
@@ -44,9 +45,43 @@ def checkpoint_bytes(config: RunConfig) -> int:
     return parameters(config.model) * (MASTER_BYTES + ADAM_BYTES)
 
 
-def staging_bytes_per_node(config: RunConfig) -> int:
-    """Host memory that staged copies take on one node: the node's part of one checkpoint."""
+def part_bytes_per_node(config: RunConfig) -> int:
+    """What the ranks of one node have of one checkpoint."""
     return -(-checkpoint_bytes(config) // config.cluster.nodes)
+
+
+def staging_bytes_per_node(config: RunConfig) -> int:
+    """Host memory that staged copies take on one node: its part of one checkpoint, for each tier."""
+    return part_bytes_per_node(config) * (2 if has_local_tier(config) else 1)
+
+
+def has_local_tier(config: RunConfig) -> bool:
+    """Whether checkpoints are also kept on the nodes themselves."""
+    return config.checkpoint.local.interval_steps is not None and config.checkpoint.mode == "async"
+
+
+def local_tier_in_memory(config: RunConfig) -> bool:
+    """Whether the local tier lies in the pod's shared memory rather than on the node's disk."""
+    return config.checkpoint.local.path.startswith(f"{names.SHM_MOUNT}/")
+
+
+def local_saves(config: RunConfig) -> int:
+    """Local saves on a node at the worst moment: those kept, and one being written."""
+    return config.checkpoint.local.keep_last + 1
+
+
+def local_tier_bytes_per_node(config: RunConfig) -> int:
+    """What the local tier takes of a node's disk or memory: own parts, and copies of the neighbour's."""
+    if not has_local_tier(config):
+        return 0
+    copies = 2 if config.checkpoint.local.replicate and config.cluster.nodes > 1 else 1
+    return part_bytes_per_node(config) * copies * local_saves(config)
+
+
+def shared_memory_bytes_per_node(config: RunConfig) -> int:
+    """What checkpoints take of a node's /dev/shm: staged copies, and the local tier if it lies there."""
+    kept = local_tier_bytes_per_node(config) if local_tier_in_memory(config) else 0
+    return staging_bytes_per_node(config) + kept
 
 
 def kept_checkpoints(config: RunConfig) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.goodput.attempts import Attempt, Key, find_attempts, reigning, surviving_steps
 from holdfast.goodput.failures import Failure, Recovery, find_failures, find_recoveries
+from holdfast.goodput.hidden import find_hidden
 from holdfast.goodput.phases import Segment, find_phases, find_window
 from holdfast.goodput.saves import Saves, find_saves
 from holdfast.goodput.timeline import Anomaly, Timeline
@@ -25,7 +26,7 @@ BUCKETS: Mapping[str, str] = {
     "productive": "steps whose work is part of the result",
     "lost_work": "steps that were executed again later, and the step under way when a fault struck",
     "checkpoint_blocked": "a step waited for the copy of its state",
-    "checkpoint_hidden": "steps slowed down by a save in the background (not measured yet: always 0)",
+    "checkpoint_hidden": "steps slowed down by a save in the background",
     "checkpoint_wait": "waited for the save before, or for the last one at the end",
     "restore": "loading a checkpoint",
     "data_stall": "a step waited for data",
@@ -43,7 +44,16 @@ BUCKETS: Mapping[str, str] = {
 """Name of each bucket and what it means, in the order of the design. All are always present."""
 
 # The activity that wins where spans of several ranks overlap. A rolled-back step is lost whole, with its waits.
-_ORDER = ("lost_work", "restore", "checkpoint_wait", "checkpoint_blocked", "data_stall", "compile", "productive")
+_ORDER = (
+    "lost_work",
+    "restore",
+    "checkpoint_wait",
+    "checkpoint_blocked",
+    "data_stall",
+    "compile",
+    "checkpoint_hidden",
+    "productive",
+)
 _SPANS = {
     "restore": "restore",
     "checkpoint_wait": "checkpoint_wait",
@@ -137,7 +147,7 @@ def account(timeline: Timeline) -> Ledger:
         segments=tuple(segments),
         attempts=attempts,
         recoveries=find_recoveries(timeline, active, failures),
-        saves=find_saves(timeline),
+        saves=find_saves(timeline, active),
         anomalies=(*timeline.anomalies, *anomalies),
     )
 
@@ -150,6 +160,8 @@ def _activities(
     for index, attempt in enumerate(attempts):
         # After a fault a rank only waits, whatever its span is called, unless it went on to finish steps.
         end_of_waits = max(failed_at.get(index, math.inf), attempt.last_step_end or 0.0)
+        for write in find_hidden(attempt):
+            yield from ((start, end, _ORDER.index("checkpoint_hidden")) for start, end in write.slower)
         for event in attempt.events:
             step = event.finished_step
             if step is not None:

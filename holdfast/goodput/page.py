@@ -10,6 +10,7 @@ from holdfast.goodput.drawing import COLOURS, bucket_bar, timeline_svg
 from holdfast.goodput.failures import PARTS
 from holdfast.goodput.ledger import BUCKETS, Ledger
 from holdfast.goodput.report import MOST_LINES, heading, seconds, title
+from holdfast.goodput.saves import STAGES
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1e22;--soft:#5c636c;--line:#d9dde2;--paper:#fff;--card:#f5f6f8;--alarm:#c0182b}
@@ -109,7 +110,7 @@ def _saves(ledger: Ledger) -> str:
     lines = [
         f"{len(saves.committed)} committed" + (f", the last at step {saves.committed[-1]}" if saves.committed else "")
     ]
-    for what, spread in (("step waited", saves.blocked_s), ("written in the background", saves.persist_s)):
+    for what, spread in ((what, getattr(saves, name)) for what, name in STAGES):
         if spread:
             lines.append(
                 f"{what}: {seconds(sorted(spread)[len(spread) // 2])} s (median), {seconds(max(spread))} s at most"

@@ -12,7 +12,7 @@ from rich.table import Table
 from holdfast.goodput.attempts import IN_JOB
 from holdfast.goodput.failures import PARTS, Recovery
 from holdfast.goodput.ledger import BUCKETS, Ledger
-from holdfast.goodput.saves import Saves
+from holdfast.goodput.saves import STAGES, Saves
 
 PLAIN_WIDTH = 120
 """Width of the report in a file or a pipe."""
@@ -84,7 +84,7 @@ def print_saves(saves: Saves, console: Console) -> None:
     """What became of the checkpoints."""
     last = f", the last at step {saves.committed[-1]}" if saves.committed else ""
     console.print(f"[bold]Checkpoints[/bold]\n  {len(saves.committed)} committed{last}; {len(saves.failed)} failed")
-    for what, spread in (("the step waited", saves.blocked_s), ("written in the background", saves.persist_s)):
+    for what, spread in ((what, getattr(saves, name)) for what, name in STAGES):
         if spread:
             middle = sorted(spread)[len(spread) // 2]
             console.print(f"  {what}: {seconds(middle)} s per save (median), {seconds(max(spread))} s at most")

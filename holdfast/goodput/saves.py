@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from holdfast.goodput.attempts import Attempt
+from holdfast.goodput.hidden import find_hidden
 from holdfast.goodput.timeline import Timeline
+
+LOCAL = "local"
+"""Field `tier` of events of the local tier; those of the shared storage have none."""
+
+
+STAGES = (
+    ("the step waited", "blocked_s"),
+    ("slower steps during the write", "hidden_s"),
+    ("written by the slowest rank", "write_s"),
+    ("from the last acknowledgement to the commit", "publish_s"),
+    ("from copy to commit", "persist_s"),
+)
+"""What a report says of a save, and where it stands in Saves."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +37,14 @@ class Saves:
     """(folder, why): not fit to restore from, once per folder."""
     blocked_s: tuple[float, ...]
     """Time per save in which the step waited: copy to host memory, and the wait for the save before."""
+    hidden_s: tuple[float, ...]
+    """What the steps during a background write took longer than the others, in all."""
+    write_s: tuple[float, ...]
+    """Time per save until the part of the slowest rank is durable."""
+    publish_s: tuple[float, ...]
+    """Time per save from the last rank's acknowledgement to the commit."""
     persist_s: tuple[float, ...]
-    """Time per save in the background."""
+    """Time per save from the copy to the commit, all in the background."""
 
     def summary(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -31,6 +53,9 @@ class Saves:
             "failed": [{"step": step, "error": error} for step, error in self.failed],
             "skipped": [{"folder": folder, "why": why} for folder, why in self.skipped],
             "blocked_s": _spread(self.blocked_s),
+            "hidden_s": _spread(self.hidden_s),
+            "write_s": _spread(self.write_s),
+            "publish_s": _spread(self.publish_s),
             "persist_s": _spread(self.persist_s),
         }
 
@@ -43,8 +68,8 @@ def _spread(seconds: tuple[float, ...]) -> dict[str, float | int | None]:
     }
 
 
-def find_saves(timeline: Timeline) -> Saves:
-    """Collect commits, failures and durations."""
+def find_saves(timeline: Timeline, attempts: Sequence[Attempt] = ()) -> Saves:
+    """Collect commits, failures and durations; attempts are needed for what the background writes cost."""
     failed: dict[tuple[int | None, int, int], str] = {}
     for event in timeline.named("save_failed"):
         failed.setdefault((event.whole("step"), event.process.generation, event.process.cycle), event.text("error"))
@@ -55,6 +80,9 @@ def find_saves(timeline: Timeline) -> Saves:
         failed=tuple((step, error) for (step, _, _), error in failed.items()),
         skipped=tuple(sorted(skipped.items())),
         blocked_s=_per_save(timeline, "stage", "checkpoint_wait"),
+        hidden_s=tuple(write.seconds for attempt in attempts for write in find_hidden(attempt)),
+        write_s=_per_save(timeline, "write"),
+        publish_s=_per_save(timeline, "publish"),
         persist_s=_per_save(timeline, "persist"),
     )
 
@@ -64,6 +92,8 @@ def _per_save(timeline: Timeline, *names: str) -> tuple[float, ...]:
     by_rank: dict[tuple[int, int, int | None, int | None], float] = defaultdict(float)
     for event in timeline.named(*names, source="rank"):
         p = event.process
+        if event.text("tier") == LOCAL:
+            continue
         by_rank[p.generation, p.cycle, event.whole("step"), p.rank] += event.end - event.start
     by_save: dict[tuple[int, int, int | None], float] = defaultdict(float)
     for (generation, cycle, step, _), seconds in by_rank.items():

@@ -55,6 +55,19 @@ def test_a_checkpoint_is_weights_and_two_moments_in_float32() -> None:
     assert sizing.staging_bytes_per_node(config) == 8_030_261_248 * 6
 
 
+def test_a_local_tier_stages_a_second_copy_and_keeps_own_and_neighbours_parts() -> None:
+    one = 8_030_261_248 * 6
+    disk = load_profile("llama3-8b-p5x2", ["checkpoint.local.interval_steps=100"])
+    assert sizing.staging_bytes_per_node(disk) == sizing.shared_memory_bytes_per_node(disk) == 2 * one
+    assert sizing.local_tier_bytes_per_node(disk) == (2 + 1) * 2 * one
+    alone = load_profile("llama3-8b-p5x2", ["checkpoint.local={interval_steps: 100, replicate: false, keep_last: 1}"])
+    assert sizing.local_tier_bytes_per_node(alone) == (1 + 1) * one
+    assert sizing.local_tier_bytes_per_node(load_profile("llama3-8b-p5x2")) == 0
+    memory = load_profile("gpt2-g5x2", ["checkpoint.local={interval_steps: 10, path: /dev/shm/local}"])
+    half = 124_439_808 * 6
+    assert sizing.shared_memory_bytes_per_node(memory) == 2 * half + 6 * half
+
+
 def test_the_copies_of_all_nodes_hold_the_whole_checkpoint() -> None:
     config = load_profile("cpu-test", ["cluster.nodes=3", "training.global_batch_size=12"])
     assert 0 <= 3 * sizing.staging_bytes_per_node(config) - sizing.checkpoint_bytes(config) < 3

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.checkpoint_folder import damage, read_marker
 from holdfast.config import names
 from holdfast.goodput.ledger import Ledger, account
 from holdfast.goodput.reader import read_run
@@ -73,7 +73,9 @@ class RunFiles:
     def damage(self, step: int) -> list[str]:
         """Files of a committed step that are not, byte for byte, what was committed."""
         folder = self.run_dir / names.CHECKPOINTS / names.step_folder(step)
-        return [file["name"] for file in self.marker(step)["files"] if not _as_committed(folder, file)]
+        marker = read_marker(folder)
+        assert marker is not None, f"{folder}: no marker that can be read"
+        return list(damage(folder, marker.files, marker.block_bytes))
 
     def record(self, name: str) -> dict[str, Any] | None:
         """COMPLETE, TERMINAL.json or generation.json; None if it is not there."""
@@ -82,11 +84,6 @@ class RunFiles:
     def ledger(self) -> Ledger:
         """Where the time went."""
         return account(read_run(self.run_dir))
-
-
-def _as_committed(folder: Path, file: dict[str, Any]) -> bool:
-    content = (folder / file["name"]).read_bytes()
-    return (len(content), zlib.crc32(content)) == (file["bytes"], file["crc32"])
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:

@@ -81,10 +81,14 @@ def test_a_profile_that_is_not_for_aws_reads_no_outputs(main: Main, tmp_path: Pa
         ({STACK: OUTPUTS | {"FileSystemId": "fs-${Token[TOKEN.3]}"}}, [f"{STACK}.FileSystemId", "Token"]),
         ({STACK: OUTPUTS | {"FileSystemMountName": ""}}, [f"{STACK}.FileSystemMountName", "''"]),
         ({STACK: "fs-1"}, ["HOLDFAST_OUTPUTS", "mapping"]),
+        (
+            {STACK: OUTPUTS, f"{P5}-gpu": {"CapacityEndsAt": "tomorrow"}},
+            [f"{P5}-gpu.CapacityEndsAt", "'tomorrow'"],
+        ),
         ("{", ["HOLDFAST_OUTPUTS", "not JSON"]),
         (None, ["HOLDFAST_OUTPUTS", "No such file"]),
     ],
-    ids=["half", "none-of-three", "token", "empty", "no-mapping", "no-json", "no-file"],
+    ids=["half", "none-of-three", "token", "empty", "no-moment", "no-mapping", "no-json", "no-file"],
 )
 def test_a_broken_file_is_refused_with_what_is_wrong_and_nothing_is_written(
     main: Main, tmp_path: Path, content: Any, expected: list[str]
@@ -132,3 +136,27 @@ def test_the_image_of_the_deployment_stands_in_for_the_default_only(
     image = yaml.safe_load(config_map["data"]["run.yaml"])["image"]
     assert image == (given.removeprefix("image=") if given else pushed)
     assert f"image: {image}" in synth.files["30-jobset.yaml"]
+
+
+# the end of the capacity
+
+
+@pytest.mark.parametrize("given", ["", "cluster.capacity_ends_at=2098-01-01T00:00:00Z"])
+def test_the_end_of_a_capacity_block_goes_into_the_config_unless_it_has_one(
+    main: Main, tmp_path: Path, given: str
+) -> None:
+    path = written(tmp_path, {STACK: OUTPUTS, f"{P5}-gpu": {"CapacityEndsAt": "2099-12-24T11:30:00Z"}})
+    overrides = f"{IMAGE}\n{given}"
+    synth = main(tmp_path, {"HOLDFAST_PROFILE": P5, "HOLDFAST_OUTPUTS": path, "HOLDFAST_SET": overrides})
+    assert (synth.code, synth.stderr) == (0, "")
+    (config_map,) = (item for item in synth.objects if item["kind"] == "ConfigMap")
+    end = yaml.safe_load(config_map["data"]["run.yaml"])["cluster"]["capacity_ends_at"]
+    assert end == (given.partition("=")[2] or "2099-12-24T11:30:00Z")
+
+
+def test_a_capacity_block_that_is_over_is_warned_of(main: Main, tmp_path: Path) -> None:
+    path = written(tmp_path, {STACK: OUTPUTS, f"{P5}-gpu": {"CapacityEndsAt": "2024-12-24T11:30:00Z"}})
+    synth = main(tmp_path, {"HOLDFAST_PROFILE": P5, "HOLDFAST_OUTPUTS": path, "HOLDFAST_SET": IMAGE})
+    assert synth.code == 0
+    (line,) = synth.stderr.splitlines()
+    assert line.startswith("cluster.capacity_ends_at = 2024-12-24T11:30:00+00:00: it is over, no pod will start")

@@ -46,6 +46,20 @@ def test_a_cpu_job_asks_for_no_device_capability_or_host_path(synthesized: dict[
     assert [word for word in words if word in text] == []
 
 
+def test_a_local_tier_of_a_cpu_job_lies_on_the_node_and_its_pods_are_told_where(render: Render) -> None:
+    job = Job(render("cpu-demo", "checkpoint.local.interval_steps=2"))
+    folder = {"path": "/var/lib/holdfast/cpu-demo", "type": "DirectoryOrCreate"}
+    assert job.volume("/local") == {"name": "local", "hostPath": folder}
+    assert job.environment(names.WORKERS)["HOLDFAST_NODE_VOLUME"]["value"] == "/local"
+    assert "HOLDFAST_NODE_VOLUME" not in job.environment(names.CONTROL)
+
+
+def test_a_local_tier_in_memory_needs_no_host_path(render: Render) -> None:
+    job = Job(render("gpt2-g5x2", "checkpoint.local.interval_steps=2", "checkpoint.local.path=/dev/shm/local"))
+    assert job.volume("/local") is None
+    assert job.environment(names.WORKERS)["HOLDFAST_NODE_VOLUME"]["value"] == "/dev/shm/local"
+
+
 def test_a_g5_worker_takes_its_gpu_and_neither_efa_nor_capabilities(jobs: dict[str, Job]) -> None:
     job = jobs["gpt2-g5x2"]
     worker = job.container(names.WORKERS)
@@ -68,7 +82,7 @@ def test_memory_covers_shared_memory_and_a_staged_checkpoint(jobs: dict[str, Job
     job = jobs[profile]
     shm = quantity(job.volume("/dev/shm")["emptyDir"]["sizeLimit"])  # type: ignore[index]
     memory = quantity(job.container(names.WORKERS)["resources"]["limits"]["memory"])
-    staging = sizing.staging_bytes_per_node(job.config)
+    staging = sizing.shared_memory_bytes_per_node(job.config)
     assert staging < shm
     assert shm + staging < memory
 

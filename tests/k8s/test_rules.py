@@ -127,6 +127,7 @@ BREAKS: list[tuple[str, str, Break]] = [
     ("each_job_is_one_indexed_pod", CPU, lambda o: job(o).pop("completionMode")),
     ("no_liveness_probe_judges_training", CPU, lambda o: container(o).update(livenessProbe={})),
     ("ranks_end_before_the_pod_is_killed", CPU, lambda o: pod(o).update(terminationGracePeriodSeconds=6)),
+    ("ranks_end_before_the_pod_is_killed", CPU, lambda o: pod(o, 0).update(terminationGracePeriodSeconds=6)),
     ("disruption_budgets_are_whole_numbers", CPU, lambda o: budget(o).update(minAvailable="50%")),
     ("disruption_budgets_are_whole_numbers", CPU, lambda o: budget(o).update(maxUnavailable=1)),
     ("disruption_budgets_are_whole_numbers", CPU, lambda o: budget(o).update(minAvailable=2)),

@@ -31,8 +31,9 @@ class Session:
         from torch.distributed.fsdp import fully_shard
 
         from trainer.checkpoint.checkpoints import Checkpoints
-        from trainer.checkpoint.persist import Writer
+        from trainer.checkpoint.near import Hands
         from trainer.checkpoint.stage import Stage
+        from trainer.checkpoint.writer import Writer
         from trainer.train import Survivors
 
         self.run = RunDirectory(Path(run_dir))
@@ -42,8 +43,11 @@ class Session:
         self.log = EventLog(
             self.run.events, "rank", rank=rank, world_size=world_size, generation=generation, cycle=cycle
         )
-        self.writer = Writer(rank, settings.checkpoint.writer_threads)
-        survivors = Survivors(settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer, Stage())
+        self.writer = Writer(rank)
+        self.local = None if settings.checkpoint.local.interval_steps is None else Hands(Writer(rank))
+        survivors = Survivors(
+            settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer, Stage(), self.local
+        )
         torch.manual_seed(7)
         self.model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
         fully_shard(self.model, mesh=init_device_mesh("cpu", (world_size,)))
@@ -80,7 +84,15 @@ class Session:
 
     def settle(self) -> None:
         """Wait for the save in flight, as the loop does before the next one."""
-        self.checkpoints._wait()
+        self.checkpoints._saving.wait()
+
+    def await_writer(self, limit_s: float = 90) -> None:
+        """Until the writer process has imported torch and answers, which takes seconds, more on a busy machine."""
+        from trainer.checkpoint import commit
+
+        ticket = self.writer.submit(commit.discard, "/there/is/nothing")
+        while self.writer.result(ticket, limit_s) is None:
+            time.sleep(0.02)
 
     def whole(self) -> dict[str, torch.Tensor]:
         """All tensors of model and optimizer, unsharded, by dotted name. Collective."""
@@ -96,7 +108,7 @@ class Session:
 
     def committed(self) -> list[int]:
         """Committed steps on disk."""
-        from trainer.checkpoint.restore import look
+        from holdfast.checkpoint_folder import look
 
         return list(look(self.run.checkpoints).committed)
 
@@ -108,8 +120,10 @@ class Session:
         return [event for event in map(json.loads, lines) if event["name"] == name]
 
     def close(self) -> None:
-        """End the writer."""
+        """End the writers."""
         self.writer.close()
+        if self.local is not None:
+            self.local.writer.close()
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

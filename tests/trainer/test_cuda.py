@@ -103,3 +103,18 @@ def test_bfloat16_training_learns_with_float32_master_weights_and_seeded_dropout
     assert all(result["losses"][-1] < result["losses"][0] - 0.5 for result in results)
     assert all(result["stored"] == {"torch.float32"} and result["again"] for result in results)
     assert len({result["norm"] for result in results}) == 1
+
+
+def test_forward_and_backward_never_wait_for_the_gpu() -> None:
+    """A value read back in the middle would wait behind the staging copy of a save: the save would cost its whole
+    copy."""
+    device = torch.device("cuda", 0)
+    model = build(gpu_config("model.dropout=0"), device)
+    tokens = tokens_of(1).to(device)
+    torch.autograd.backward(loss_of(model, tokens))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.autograd.backward(loss_of(model, tokens))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -23,22 +23,22 @@ def _abort_at_once(rank: int, world: int, run_dir: str) -> list[int]:
         session.step(5)  # a save is due, and its request is sent
         session.writer.abort()  # before the writer has imported torch
         open_files.append(len(os.listdir("/proc/self/fd")))
-        session.writer.warm_up()
-        session.checkpoints._save = None
+        session.writer.start()
+        session.checkpoints._saving._save = None
     session.close()
     return open_files
 
 
 @pytest.mark.timeout(60)
 def test_a_writer_killed_before_it_fetched_its_work_leaves_no_file_open(tmp_path: Path) -> None:
-    """The request holds a duplicate of each staging buffer's descriptor until it is fetched: 16 per kill, 48 in all.
-    Pipes and sockets of the killed writer may still be closing, hence the slack."""
+    """torch would send the segments' descriptors, by a thread that keeps them open until they are fetched. Pipes and
+    sockets of the killed writer may still be closing, hence the slack."""
     (open_files,) = run_ranks(_abort_at_once, 1, str(tmp_path))
     assert open_files[3] - open_files[0] < 16, open_files
 
 
 def test_ranks_may_open_as_many_files_as_the_machine_allows() -> None:
-    """Each staged tensor is an open file, and the usual soft limit is 1024."""
+    """Sockets to every peer count too, and the usual soft limit is 1024."""
     program = (
         "import resource; from trainer.runtime import raise_open_files_limit; raise_open_files_limit(); "
         "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); print(soft == hard > 64)"

@@ -2,7 +2,8 @@
 N]`.
 
 Prints JSON {identical, tensors, parameters, step, different: [names]}; exit code 0 if identical, 1 if not, 2 if it
-cannot be told. World sizes may differ: whole tensors are compared, bit for bit, optimizer state included.
+cannot be told: no such step, or a damaged one. World sizes may differ: whole tensors are compared, bit for bit,
+optimizer state included.
 """
 
 from __future__ import annotations
@@ -10,27 +11,37 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from holdfast.checkpoint_folder import look, read_marker
 from holdfast.config import names
-from trainer.checkpoint.restore import look
+from holdfast.leases import Lease
+from trainer.checkpoint.reader import Damaged, VerifyingReader
 
 
 def read_whole(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint, unsharded, by dotted name."""
-    reader = dcp.FileSystemReader(folder)
+    """Every tensor of a committed step folder, unsharded, by dotted name, verified. Raises Damaged."""
+    marker = read_marker(folder)
+    if marker is None:
+        raise Damaged(f"{folder.name}: no marker that can be read")
+    reader = VerifyingReader(folder, marker)
     entries = reader.read_metadata().state_dict_metadata
     whole = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
         for name, entry in entries.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-    dcp.load(whole, storage_reader=reader, no_dist=True)
+    try:
+        dcp.load(whole, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from None  # the cause, which torch has wrapped
     return whole
 
 
@@ -77,10 +88,14 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         folders = [newest(run_dir, arguments.step) for run_dir in (arguments.first, arguments.second)]
-    except FileNotFoundError as error:
+        with ExitStack() as leases:
+            for folder in folders:
+                leases.enter_context(Lease(folder.parent, int(names.step_of(folder.name) or 0), "compare"))
+            compared = compare(*folders)
+    except (FileNotFoundError, Damaged) as error:
         print(error, file=sys.stderr)
         return 2
-    result = {**compare(*folders), "step": names.step_of(folders[0].name)}
+    result = {**compared, "step": names.step_of(folders[0].name)}
     if folders[0].name != folders[1].name:
         result["identical"] = False
         result["different"] = [f"step: {folders[0].name} and {folders[1].name}"]

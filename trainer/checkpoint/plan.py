@@ -11,19 +11,17 @@ import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import FileSystemWriterAsync
 from nvidia_resiliency_ext.checkpointing.async_ckpt.state_dict_saver import save_state_dict_async_plan
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What this rank writes. metadata is the checkpoint's global description, on rank 0 only.
-
-    items and tensors run in parallel; the tensors are the stage's buffers, whose values change with every save.
-    """
+    """What this rank writes. metadata is the checkpoint's global description, on rank 0 only."""
 
     items: list[WriteItem]
-    tensors: list[torch.Tensor]
     storage_plan: Any
     metadata: Metadata | None
     transforms: Any
@@ -56,22 +54,40 @@ def nested(tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     return state
 
 
-def make_plan(live: dict[str, torch.Tensor], staged: dict[str, torch.Tensor], threads: int) -> ShardPlan:
-    """Plan a save of `live`, whose values will lie in `staged`. Collective: call on all ranks."""
+def make_plan(live: dict[str, torch.Tensor], threads: int) -> ShardPlan:
+    """Plan the saves of `live`. Collective: call on all ranks."""
     writer = _PlanningWriter(Path("unused"), thread_count=threads)
     _, metadata, _ = save_state_dict_async_plan(nested(live), writer, planner=DefaultSavePlanner())
-    items = list(writer.plan.items)
-    return ShardPlan(
-        items=items,
-        tensors=[staged[item.index.fqn] for item in items],
-        storage_plan=writer.plan.storage_data,
-        metadata=metadata,
-        transforms=writer.transforms,
-    )
+    return ShardPlan(list(writer.plan.items), writer.plan.storage_data, metadata, writer.transforms)
 
 
-def with_results(metadata: Metadata, folder: Path, results: list[list[Any]]) -> None:
+def write_metadata(metadata: Metadata, folder: Path, results: list[list[WriteResult]]) -> None:
     """Write `.metadata` into `folder` from the write results of all ranks."""
     writer = _PlanningWriter(folder)
     writer.set_up_storage_writer(is_coordinator=True)
     writer.finish(dataclasses.replace(metadata), results)
+
+
+def results_to_json(results: list[WriteResult]) -> list[list[Any]]:
+    """Where each tensor part lies, as plain data: torch hands such results around as pickles, and what lies on shared
+    storage is not unpickled before a checksum vouches for it."""
+    plain = []
+    for result in results:
+        index, where = result.index, result.storage_data
+        offset = None if index.offset is None else list(index.offset)
+        plain.append(
+            [index.fqn, offset, index.index, result.size_in_bytes, where.relative_path, where.offset, where.length]
+        )
+    return plain
+
+
+def results_from_json(plain: list[list[Any]]) -> list[WriteResult]:
+    """The inverse of `results_to_json`."""
+    return [
+        WriteResult(
+            index=MetadataIndex(fqn, None if place is None else torch.Size(place), index),
+            size_in_bytes=size,
+            storage_data=_StorageInfo(path, offset, length),
+        )
+        for fqn, place, index, size, path, offset, length in plain
+    ]

@@ -1,9 +1,13 @@
-"""Restore: all ranks agree on the newest committed checkpoint that is whole, and load it straight into their shards."""
+"""Restore: what all ranks do together to find the newest committed checkpoint that is whole, and to load it.
+
+Each function here is collective: call it on all ranks. Each gives the same answer, or raises alike, on all of them.
+Checksums are verified while loading, so that nothing is read twice; what a checkpoint is worth is known afterwards.
+"""
 
 from __future__ import annotations
 
-import logging
-import zlib
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 
+from holdfast.checkpoint_folder import STATE, Found, damage, look, read_marker
 from holdfast.config import names
-from holdfast.run_directory import read_json
+from holdfast.config.schema import Checkpoint
+from holdfast.lineage import Begun, in_history
 from trainer.checkpoint.plan import nested
-
-logger = logging.getLogger(__name__)
-
-CHUNK = 1 << 24
-"""Bytes read at a time when a checksum is computed."""
+from trainer.checkpoint.reader import Damaged, VerifyingReader, committed_content
 
 
 class NoCheckpoint(Exception):
@@ -27,107 +30,115 @@ class NoCheckpoint(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one rank sees in the checkpoint folder."""
+class Candidates:
+    """steps: committed, seen by every rank, of this run's history, newest first. somewhere: how many any rank sees.
+    messages: what was passed over, and why. asked: the step that was asked for (resume.step)."""
 
-    committed: tuple[int, ...]
-    unfinished: tuple[str, ...]
-
-
-def look(folder: Path) -> Found:
-    """Committed steps, ascending, and names of folders that hold an unfinished save."""
-    committed, unfinished = [], []
-    if folder.is_dir():
-        for entry in sorted(folder.iterdir()):
-            if not entry.is_dir() or not entry.name.startswith(names.STEP_PREFIX):
-                continue
-            step = names.step_of(entry.name)
-            if step is not None and read_json(entry / names.COMMITTED) is not None:
-                committed.append(step)
-            else:
-                unfinished.append(entry.name)
-    return Found(tuple(committed), tuple(unfinished))
+    steps: tuple[int, ...]
+    somewhere: int
+    messages: tuple[str, ...]
+    asked: int | None = None
 
 
-def damage(folder: Path, mine: int, of: int, checksums: bool) -> str | None:
-    """What is wrong with this rank's part (every of-th file) of a committed checkpoint, or None."""
-    marker = read_json(folder / names.COMMITTED)
-    if marker is None:
-        return f"{folder.name}: the marker is unreadable"
-    for index, file in enumerate(marker["files"]):
-        if index % of != mine:
-            continue
-        path = folder / file["name"]
-        try:
-            size = path.stat().st_size
-            if size != file["bytes"]:
-                return f"{folder.name}/{path.name}: {size} bytes, {file['bytes']} were committed"
-            if checksums and _crc(path) != file["crc32"]:
-                return f"{folder.name}/{path.name}: its checksum is not the committed one"
-        except OSError as error:
-            return f"{folder.name}/{path.name}: {error.strerror}"
-    return None
+def candidates(folder: Path, asked: int | None, begun: list[Begun]) -> Candidates:
+    """The steps that may be loaded. Raises NoCheckpoint if `asked` (resume.step) is not among them.
 
-
-def agree(folder: Path, asked: int | None, must_resume: bool, checksums: bool) -> tuple[int | None, list[str]]:
-    """The step that all ranks will load, or None for a fresh start, and messages about what was passed over.
-    Collective.
-
-    Every rank sees the folder for itself; only what all see and find whole is used. Raises NoCheckpoint on all ranks
-    alike.
+    begun: the run's attempts. It counts as rank 0 knows it, like `asked`. A step whose attempt is not on the way to
+    the present is never used: its commit came after the attempt was aborted, or it is another run's.
     """
-    rank, world = dist.get_rank(), dist.get_world_size()
-    gathered: list[Any] = [None] * world
-    dist.all_gather_object(gathered, (look(folder), asked))
-    seen, asked = [found for found, _ in gathered], gathered[0][1]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    found = look(folder)
+    strangers = _strangers(folder, found, begun) if dist.get_rank() == 0 else {}
+    dist.all_gather_object(gathered, (found, asked, strangers))
+    seen, (_, asked, strangers) = [found for found, *_ in gathered], gathered[0]
     everywhere = sorted(set.intersection(*(set(found.committed) for found in seen)), reverse=True)
     somewhere = set.union(*(set(found.committed) for found in seen))
     messages = [f"{name}: not committed" for name in sorted(set.union(*(set(found.unfinished) for found in seen)))]
     messages += [f"{names.step_folder(step)}: not every rank sees it" for step in sorted(somewhere - set(everywhere))]
-    candidates = everywhere if asked is None else [step for step in everywhere if step == asked]
-    if asked is not None and not candidates:
-        raise NoCheckpoint(f"resume.step = {asked}: no such committed step. There are: {_listed(everywhere)}.")
-    for step in candidates:
-        problems: list[Any] = [None] * world
-        dist.all_gather_object(problems, damage(folder / names.step_folder(step), rank, world, checksums))
-        found = [problem for problem in problems if problem]
-        if not found:
-            passed = [message for message in messages if _newer(message, step)]
-            return step, passed
-        messages += found
-    if somewhere:
+    messages += [f"{names.step_folder(step)}: {why}" for step, why in sorted(strangers.items())]
+    steps = [step for step in everywhere if step not in strangers]
+    if asked is not None and asked not in steps:
+        listed = ", ".join(str(step) for step in sorted(steps)) or "none"
+        raise NoCheckpoint(f"resume.step = {asked}: no such committed step. There are: {listed}.")
+    return Candidates(tuple(steps) if asked is None else (asked,), len(somewhere), tuple(messages), asked)
+
+
+def _strangers(folder: Path, found: Found, begun: list[Begun]) -> dict[int, str]:
+    """Committed steps that are not of this run's history -> why."""
+    strangers = {}
+    for step in found.committed:
+        marker = read_marker(folder / names.step_folder(step))
+        if marker is not None and not in_history(begun, marker.attempt, step):
+            why = f"attempt {marker.attempt} committed it, which is not in this run's history or was aborted before"
+            strangers[step] = why
+    return strangers
+
+
+def require_none_needed(folder: Path, found: Candidates, messages: list[str], must_resume: bool) -> None:
+    """Nothing could be loaded. Raises NoCheckpoint unless a fresh start is right: nothing was ever committed."""
+    if found.somewhere:
         raise NoCheckpoint(
-            f"{folder}: {len(somewhere)} committed checkpoint(s), none of which can be used: {'; '.join(messages)}. "
+            f"{folder}: {found.somewhere} committed checkpoint(s), none of which can be used: {'; '.join(messages)}. "
             "Training will not start again at step 0 by itself; restore the files or use another run directory."
         )
     if must_resume:
         raise NoCheckpoint(
             f"resume.must_resume: {folder} holds no committed checkpoint ({'; '.join(messages) or 'it is empty'})."
         )
-    return None, messages
 
 
-def load(folder: Path, live: dict[str, torch.Tensor]) -> int:
-    """Read a committed checkpoint into the live tensors, in place. Returns the bytes of this rank's tensors.
-    Collective.
+@dataclass(frozen=True)
+class Opened:
+    """A committed step that looks whole: its reader, and state.json."""
+
+    reader: VerifyingReader
+    description: dict[str, Any]
+
+
+def open_step(folder: Path, how: Checkpoint) -> tuple[Opened | None, list[str]]:
+    """Open a step for loading, or say what is wrong with it: markers, sizes, and what describes the tensors."""
+    opened, problem, marker = None, None, ""
+    try:
+        marker, opened = _open(folder, how)
+    except Damaged as error:
+        problem = str(error)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (problem, marker))
+    problems = list(dict.fromkeys(problem for problem, _ in gathered if problem))
+    if not problems and len({marker for _, marker in gathered}) > 1:
+        problems = [f"{folder.name}: ranks see different markers"]
+    return (None if problems else opened), problems
+
+
+def _open(folder: Path, how: Checkpoint) -> tuple[str, Opened]:
+    marker = read_marker(folder)
+    if marker is None:
+        raise Damaged(f"{folder.name}: the marker is unreadable")
+    mine = marker.files[dist.get_rank() :: dist.get_world_size()]
+    for problem in damage(folder, mine, marker.block_bytes, every=None):
+        raise Damaged(problem)
+    reader = VerifyingReader(folder, marker, how.verify, how.read_threads)
+    reader.read_metadata()
+    description = json.loads(committed_content(folder, marker, STATE))
+    return hashlib.sha256(marker.text().encode()).hexdigest(), Opened(reader, description)
+
+
+def load(opened: Opened, live: dict[str, torch.Tensor]) -> list[str]:
+    """Read a step into the live tensors, in place, and say what damage was found; then they are half-overwritten, and
+    another step must be loaded.
     """
-    dcp.load(nested(live), storage_reader=dcp.FileSystemReader(folder))
-    return sum(tensor.nbytes for tensor in live.values())
+    try:
+        dcp.load(nested(live), storage_reader=opened.reader)
+    except CheckpointException as error:
+        return _damage_found(error)
+    return []
 
 
-def _newer(message: str, step: int) -> bool:
-    """Only what lies beyond the loaded step is worth a word; older leftovers are pruned in silence."""
-    digits = message.removeprefix(names.STEP_PREFIX)[:8]
-    return digits.isdigit() and int(digits) > step
-
-
-def _listed(steps: list[int]) -> str:
-    return ", ".join(str(step) for step in sorted(steps)) or "none"
-
-
-def _crc(path: Path) -> int:
-    value = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
+def _damage_found(error: CheckpointException) -> list[str]:
+    """Messages of the ranks that found damage. Raises what is no damage: another model, or no memory left."""
+    for rank, (cause, _) in sorted(error.failures.items()):
+        if not isinstance(cause, Exception):
+            raise cause  # an abort from outside, which torch has taken for a failure of the load
+        if not isinstance(cause, Damaged):
+            raise RuntimeError(f"the checkpoint cannot be loaded: rank {rank}: {cause!r}") from error
+    return list(dict.fromkeys(str(cause) for cause, _ in error.failures.values()))

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from holdfast import lineage
 from holdfast.config import ConfigError, Problem, RunConfig, names
 from holdfast.goodput.events import EventLog
-from holdfast.run_directory import RunDirectory, read_json, write_once
+from holdfast.leases import Lease
+from holdfast.lineage import Begun
+from holdfast.run_directory import RunDirectory, write_once
 from trainer.checkpoint import restore, state
+from trainer.checkpoint.near import Near
 from trainer.checkpoint.prune import remove_partials, set_newer_aside
+from trainer.checkpoint.stage import local_part
 from trainer.runtime import Attempt
 
 logger = logging.getLogger(__name__)
@@ -31,34 +38,83 @@ class Resume:
     log: EventLog
     fingerprint: str
 
-    def into(self, live: dict[str, torch.Tensor]) -> int:
-        """Load the newest committed step that all ranks agree on into `live`; 0 for a fresh start. Collective.
+    def into(self, live: dict[str, torch.Tensor], near: Near | None = None) -> int:
+        """Load the newest whole committed step of all ranks into `live`; 0 for a fresh start. Collective.
 
-        Raises NoCheckpoint or ConfigError, on all ranks alike, where going on would be wrong.
+        near: the local tier, from which a step is taken that is newer than the newest on the shared storage.
+
+        Nobody may save before it has returned everywhere. Raises NoCheckpoint or ConfigError, on all ranks alike, where
+        going on would be wrong; StaleAttempt or StaleGeneration on rank 0 if a newer attempt has begun.
         """
-        removed = self._clean_up()
-        step, passed_over = restore.agree(
-            self.run.checkpoints,
-            self._asked_step(),
-            self.config.resume.must_resume,
-            self.config.checkpoint.verify == "full",
-        )
-        if self.rank == 0:
-            self._tell([*passed_over, *(f"{name}: half-written, removed" for name in removed)])
+        begun, removed = self._begin()
+        found = restore.candidates(self.run.checkpoints, self._asked_step(), begun)
+        step, messages = self._load_newest_whole(found, live, near)
         if step is None:
+            restore.require_none_needed(
+                self.run.checkpoints, found, [*found.messages, *messages], self.config.resume.must_resume
+            )
             logger.info("fresh start: no committed checkpoint in %s", self.run.checkpoints)
-            return 0
-        folder = self.run.checkpoints / names.step_folder(step)
-        self._require_same_experiment(folder / "state.json")
-        self._load(folder, step, live)
         if self.rank == 0:
-            self._leave_newer_behind(step)
-        return step
+            passed_over = [message for message in [*found.messages, *messages] if _newer(message, step)]
+            self._tell([*passed_over, *(f"{name}: half-written, removed" for name in removed)])
+            lineage.started(self.run, str(self.attempt), step or 0)
+            if step is not None:
+                self._leave_newer_behind(step)
+        dist.barrier()  # the first save comes after `started`: without it a commit would not belong to the history
+        return step or 0
 
-    def _clean_up(self) -> list[str]:
-        removed = remove_partials(self.run, self.attempt) if self.rank == 0 else []
+    def _begin(self) -> tuple[list[Begun], list[str]]:
+        """Become the current attempt: from here on, whatever aborted ones still try to commit is refused."""
+        begun, removed = [], []
+        if self.rank == 0:
+            lineage.begin(self.run, str(self.attempt), self.attempt.generation)
+            removed = remove_partials(self.run, self.attempt)
+            begun = lineage.read(self.run)
         dist.barrier()  # nobody lists the folder while rank 0 cleans it
-        return removed
+        return begun, removed
+
+    def _load_newest_whole(
+        self, found: restore.Candidates, live: dict[str, torch.Tensor], near: Near | None
+    ) -> tuple[int | None, list[str]]:
+        """Load one candidate after the other until one turns out to be whole. Damage is known after loading only.
+
+        Before each step of the shared storage, what the nodes hold of later ones. Not where a step was asked for.
+        """
+        start = time.monotonic()
+        near = near if found.asked is None else None
+        messages: list[str] = []
+        for step in (*found.steps, 0):
+            if near is not None and (newer := near.restore(above=step)) is not None:
+                return newer, [*messages, *near.passed_over]
+            if step == 0:
+                break
+            with self._lease(step):
+                problems = self._load(step, live, start)
+            if not problems:
+                return step, [*messages, *(near.passed_over if near is not None else ())]
+            messages += problems
+        return None, [*messages, *(near.passed_over if near is not None else ())]
+
+    def _lease(self, step: int) -> AbstractContextManager[object]:
+        return Lease(self.run.checkpoints, step, f"attempt {self.attempt}") if self.rank == 0 else nullcontext()
+
+    def _load(self, step: int, live: dict[str, torch.Tensor], since: float) -> list[str]:
+        """Load a step, or say what is wrong with it."""
+        opened, problems = restore.open_step(self.run.checkpoints / names.step_folder(step), self.config.checkpoint)
+        if opened is None:
+            return problems
+        self._require_same_experiment(opened.description)
+        start = time.monotonic()
+        problems = restore.load(opened, live)
+        if problems:
+            logger.warning("step %d is damaged: %s", step, "; ".join(problems))
+            return problems
+        size = sum(local_part(tensor).nbytes for tensor in live.values())
+        seconds = time.monotonic() - start
+        self.log.lasted("restore", since, step=step, bytes=size, tier="shared")
+        rate = size / 1e9 / seconds
+        logger.info("restored step %d: %.3f GB in %.2f s, %.2f GB/s on this rank", step, size / 1e9, seconds, rate)
+        return []
 
     def _tell(self, messages: list[str]) -> None:
         for message in messages:
@@ -85,10 +141,7 @@ class Resume:
         if record is not None:
             write_once(record, "")
 
-    def _require_same_experiment(self, path: Path) -> None:
-        saved = read_json(path)
-        if saved is None:
-            raise restore.NoCheckpoint(f"{path}: unreadable")
+    def _require_same_experiment(self, saved: dict[str, Any]) -> None:
         differing = state.differing_keys(saved, self.config, self.fingerprint)
         if differing:
             raise ConfigError(
@@ -101,10 +154,8 @@ class Resume:
                 for key, (then, now) in differing.items()
             )
 
-    def _load(self, folder: Path, step: int, live: dict[str, torch.Tensor]) -> None:
-        start = time.monotonic()
-        size = restore.load(folder, live)
-        seconds = time.monotonic() - start
-        self.log.lasted("restore", start, step=step, bytes=size)
-        rate = size / 1e9 / seconds
-        logger.info("restored step %d: %.3f GB in %.2f s, %.2f GB/s on this rank", step, size / 1e9, seconds, rate)
+
+def _newer(message: str, step: int | None) -> bool:
+    """Only what lies beyond the loaded step is worth a word; older leftovers are pruned in silence."""
+    digits = message.removeprefix(names.STEP_PREFIX)[:8]
+    return step is None or (digits.isdigit() and int(digits) > step)

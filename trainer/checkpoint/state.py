@@ -64,8 +64,8 @@ def description(
 def differing_keys(saved: dict[str, Any], config: RunConfig, fingerprint: str) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (saved, now) for everything that makes this another experiment and is not allowed to change."""
     then, now = (
-        _compared(saved["config"], saved["data_fingerprint"]),
-        _compared(config.model_dump(mode="json"), fingerprint),
+        compared(saved["config"], saved["data_fingerprint"]),
+        compared(config.model_dump(mode="json"), fingerprint),
     )
     differing = {
         key: (then.get(key), now.get(key)) for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)
@@ -76,7 +76,8 @@ def differing_keys(saved: dict[str, Any], config: RunConfig, fingerprint: str) -
     }
 
 
-def _compared(config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+def compared(config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    """Dotted key -> value of everything that makes two runs the same experiment; config is a dumped RunConfig."""
     values = {"seed": config["seed"], "data.fingerprint": fingerprint}
     for section in ("model", "data", "training"):
         for key, value in config[section].items():

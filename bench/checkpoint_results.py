@@ -1,0 +1,231 @@
+"""From the raw lines of the checkpoint bench to its result: medians and their 95 % intervals.
+
+The baseline of a save is the median of the steps without a save right before and right after it. Everything that the
+step of the save took longer is `blocked`; everything that the steps after it took longer, until the write was over, is
+`hidden`. `null` is the same sum over as many steps in which nothing was saved: what the method makes of mere noise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.checkpoint_spec import CALIBRATE, METHODS, WRITE
+
+Line = dict[str, Any]
+DRAWS = 10_000
+SEED = 4
+
+
+@dataclass
+class MethodLines:
+    """What one run of one arm has left."""
+
+    ready_at: float | None = None
+    saves: list[Line] = field(default_factory=list)
+    end: Line | None = None
+    memory: Line | None = None
+    skipped: str | None = None
+    error: str | None = None
+
+
+class Raw:
+    """The lines of one or more raw files, by method and run."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self.calibration: Line | None = None
+        self.write: Line | None = None
+        self.runs: list[Line] = []
+        self.by_method: dict[str, dict[str, MethodLines]] = {}
+        for line in lines:
+            self._take(line)
+
+    @classmethod
+    def read(cls, paths: Iterable[Path]) -> Raw:
+        """All lines that are whole; a killed process may have torn the last."""
+        lines = []
+        for path in paths:
+            for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+                try:
+                    lines.append(json.loads(text))
+                except ValueError:
+                    continue
+        return cls(lines)
+
+    def _take(self, line: Line) -> None:
+        kind, name = line["kind"], line["method"]
+        if kind == "calibration":
+            self.calibration = line
+        elif kind == "write":
+            self.write = line
+        elif kind == "run":
+            self.runs.append(line)
+        elif name:
+            self._of_method(line, self.by_method.setdefault(name, {}).setdefault(line["run"], MethodLines()))
+
+    def _of_method(self, line: Line, found: MethodLines) -> None:
+        match line["kind"]:
+            case "ready":
+                found.ready_at = line["at"]
+            case "save":
+                found.saves.append(line)
+            case "arm":
+                found.end = line
+            case "memory":
+                found.memory = line
+            case "skipped":
+                found.skipped = line["reason"]
+            case "failed":
+                found.error = line["error"]
+
+    @property
+    def finished(self) -> set[str]:
+        """Methods that need not run again."""
+        done = {name for name, runs in self.by_method.items() if any(run.end or run.skipped for run in runs.values())}
+        return done | ({WRITE} if self.write else set())
+
+    def best(self, name: str) -> MethodLines:
+        """The run of a method that got furthest."""
+        return max(self.by_method[name].values(), key=lambda run: (run.end is not None, len(run.saves)))
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Bootstrap interval of the median. Seeded: the same values give the same interval."""
+    generator = np.random.default_rng(SEED)
+    sample = np.asarray(values, dtype=float)
+    medians = np.median(sample[generator.integers(0, len(sample), (DRAWS, len(sample)))], axis=1)
+    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def costs(save: Line) -> tuple[float, float]:
+    """Seconds blocked and hidden of one save."""
+    base = baseline(save)
+    first, *rest = save["window"]
+    return first - base, sum(step - base for step in rest)
+
+
+def baseline(save: Line) -> float:
+    """Median length of the steps around a save."""
+    return float(np.median([*save["before"], *save["after"]]))
+
+
+def null_costs(saves: Sequence[Line]) -> list[float]:
+    """What the same sums give for steps without a save: windows of the usual length, each against all other steps."""
+    steps = [*saves[0]["before"], *(step for save in saves for step in save["after"])]
+    length = max(1, round(float(np.median([len(save["window"]) for save in saves]))))
+    found = []
+    for start in range(0, len(steps) - length + 1, length):
+        others = steps[:start] + steps[start + length :]
+        if others:
+            found.append(sum(steps[start : start + length]) - length * float(np.median(others)))
+    return found
+
+
+def row(name: str, lines: MethodLines, calibration: Line, world: int) -> Line:
+    """One method's row of the result."""
+    if lines.skipped:
+        return {"method": name, "skipped": lines.skipped}
+    method = METHODS[name]
+    saves = sorted(lines.saves, key=lambda save: int(save["index"]))
+    counted = saves if method.first_counts else saves[1:]
+    if not counted:
+        return {"method": name, "error": lines.error or "it left no save"}
+    each = [costs(save) for save in counted]
+    blocked, hidden = [pair[0] for pair in each], [pair[1] for pair in each]
+    total = [sum(pair) for pair in each]
+    nulls = null_costs(counted)
+    made: Line = {
+        "method": name,
+        "saves": len(counted),
+        "step_s": _median([step for save in counted for step in (*save["before"], *save["after"])]),
+        "blocked_s": _median(blocked),
+        "hidden_s": _median(hidden),
+        "total_s": _median(total),
+        "total_ci95_s": interval(total),
+        "total_worst_s": max(total),
+        "blocked_ci95_s": interval(blocked),
+        "first_blocked_s": costs(saves[0])[0],
+        "first_total_s": sum(costs(saves[0])),
+        **_profile(counted, blocked),
+        "background_s": _median([save["durable_s"] for save in counted]),
+        "null_s": _median(nulls) if nulls else None,
+        "null_ci95_s": interval(nulls) if nulls else None,
+        **_memory(lines, world),
+        "content_is_right": lines.end["content_is_right"] if lines.end else None,
+        "each": [
+            {"blocked_s": pair[0], "hidden_s": pair[1], "baseline_s": baseline(save)}
+            | {key: save[key] for key in ("window", "before", "after")}
+            for pair, save in zip(each, counted, strict=True)
+        ],
+    }
+    if method.short:
+        made["bound_s"] = max(0.0, calibration["copy_s"] - made["gradients_s"])
+    if not lines.end:
+        made["incomplete"] = lines.error or "its end was not reached"
+    return made
+
+
+def _profile(saves: Sequence[Line], blocked: Sequence[float]) -> Line:
+    """Where the step of the save loses its time: in the call, before the update, in a slower forward and backward, and
+    in the rest, which is the update itself waiting on the device."""
+    usual = _median([step for save in saves for step in save["gradients"]])
+    parts = {
+        "call_s": _median([save["call_s"] for save in saves]),
+        "wait_s": _median([save["wait_s"] for save in saves]),
+        "slower_gradients_s": _median([save["first"]["gradients"] - usual for save in saves]),
+    }
+    return parts | {"gradients_s": usual, "slower_update_s": _median(blocked) - sum(parts.values())}
+
+
+def _memory(lines: MethodLines, world: int) -> Line:
+    """Growth per rank, since the arm was made: of the whole machine at its largest, and of the processes at the end."""
+    trees = lines.end["tree_bytes"] if lines.end else []
+    machine = None
+    if lines.memory and lines.ready_at and lines.memory["used"]:
+        until = [used for at, used in lines.memory["used"] if lines.ready_at - 1.0 <= at <= lines.ready_at]
+        later = [used for at, used in lines.memory["used"] if at > lines.ready_at]
+        if until and later:
+            machine = (max(later) - until[-1]) / world
+    processes = max(trees) if trees else None
+    known = [value for value in (machine, processes) if value is not None]
+    return {"host_bytes": max(known) if known else None, "host_machine_bytes": machine, "host_process_bytes": processes}
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
+
+
+def fold(raw: Raw) -> Line:
+    """The result. A method that left nothing has a row with the reason."""
+    calibration = raw.calibration
+    if calibration is None or not raw.runs:
+        errors = [run.error for runs in raw.by_method.values() for run in runs.values() if run.error]
+        return {"rows": [{"method": CALIBRATE, "error": errors[-1] if errors else "it has not run"}]}
+    machine = raw.runs[-1]
+    rows = [row(name, raw.best(name), calibration, machine["world"]) for name in METHODS if name in raw.by_method]
+    long = [one["step_s"] for one in rows if "step_s" in one and not METHODS[one["method"]].short]
+    return {
+        "hardware": machine["hardware"] | {"gpus": calibration["gpus"][: machine["world"]]},
+        "versions": calibration["versions"],
+        "commit": ", ".join(sorted({run["commit"] for run in raw.runs})),
+        "boots": len({run["boot"] for run in raw.runs}),
+        "target": machine["target"],
+        "block": machine["block"],
+        "ranks": machine["world"],
+        "model": machine["model"] | {"parameters": calibration["parameters"]},
+        "batch": {key: calibration[key] for key in ("micro_batch", "short_micro_batch")},
+        "step_s": _median(long) if long else calibration["step_s"],
+        "shard_bytes": calibration["shard_bytes"],
+        "copy_gb_s": calibration["copy_gb_s"],
+        "copy_s": calibration["copy_s"],
+        "rows": rows,
+        "write": {key: value for key, value in raw.write.items() if key not in ("kind", "method", "run", "at")}
+        if raw.write
+        else None,
+    }

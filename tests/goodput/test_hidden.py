@@ -1,0 +1,54 @@
+"""What a background write costs: the steps beside it are compared with the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.goodput.builder import Log, Run, ledger_of
+
+
+def _steps(log: Log, lengths: list[float]) -> None:
+    """Steps 1.. of these lengths, one after the other, from second 1 on."""
+    start = 1.0
+    for step, length in enumerate(lengths, start=1):
+        log.span(start, start + length, "step", step=step, loss=1.0)
+        start += length
+    log.point(start, "attempt_end", restart=0, outcome="complete", step=len(lengths))
+
+
+def test_steps_that_are_slower_during_a_write_cost_what_they_take_longer(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [3.0, *[1.0] * 6, 1.5, 1.25, 1.0, 1.0])
+    log.span(10.0, 12.5, "write", step=7)
+    ledger = ledger_of(run)
+    assert ledger.saves.hidden_s == (pytest.approx(0.75),)
+    assert ledger.buckets["checkpoint_hidden"] == pytest.approx(0.75)
+    assert ledger.buckets["productive"] == pytest.approx(13.0)
+
+
+def test_steps_that_vary_by_themselves_are_no_cost_of_the_write(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [1.0, 0.9, 1.1, 1.0, 0.9, 1.1, 1.0, 1.3, 0.7, 1.0, 1.0])
+    log.span(8.05, 9.9, "write", step=7)
+    ledger = ledger_of(run)
+    assert ledger.saves.hidden_s == (pytest.approx(0.0),)
+    assert ledger.buckets["checkpoint_hidden"] == pytest.approx(0.0)
+
+
+def test_without_undisturbed_steps_nothing_is_claimed(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [1.0] * 4 + [5.0] * 3)
+    log.span(1.0, 12.0, "write", step=2)
+    assert ledger_of(run).saves.hidden_s == (0.0,)
+
+
+def test_each_write_has_its_own_cost(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [*[1.0] * 7, 2.0, 1.0, 1.0, 1.5, 1.0])
+    log.span(8.0, 9.9, "write", step=7)
+    log.span(12.0, 13.4, "write", step=10)
+    log.span(9.9, 10.0, "publish", step=7)
+    saves = ledger_of(run).saves
+    assert saves.hidden_s == (pytest.approx(1.0), pytest.approx(0.5))
+    assert saves.write_s == (pytest.approx(1.9), pytest.approx(1.4))
+    assert saves.publish_s == (pytest.approx(0.1),)

@@ -1,0 +1,273 @@
+"""The save in flight: staged, handed to the writer, acknowledged by all ranks, committed. One at a time, never waited
+for unless the next one is due.
+
+Ranks tell one another through the attempt's store, by keys that are looked at once per step: no collective.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.distributed_c10d import _get_default_store
+
+from holdfast.config import names
+from holdfast.lineage import StaleAttempt
+from holdfast.run_directory import StaleGeneration, Terminal
+from trainer.checkpoint import commit, persist
+from trainer.checkpoint.commit import partial_folder
+from trainer.checkpoint.persist import Equipment
+from trainer.checkpoint.plan import make_plan
+from trainer.checkpoint.stage import Handle, Stage
+from trainer.checkpoint.writer import Ticket, Writer, WriterFailed
+from trainer.runtime import Attempt
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainer.train import Survivors
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.02
+"""Pause between looks while something is waited for."""
+OVER = "over"
+"""Store key: rank 0 says what became of the save."""
+COMMITTED = "committed"
+FAILED = "failed"
+"""Store key: set by a rank whose part will never come, with the reason."""
+WRITTEN = "written"
+"""Store key: counts the ranks whose part is durable."""
+
+
+class SavesKeepFailing(Exception):
+    """checkpoint.max_failed_saves saves in a row have failed."""
+
+
+@dataclass
+class _Save:
+    """serial counts saves of this attempt and is the same on all ranks. A ticket: the writer has been asked to.
+
+    acknowledged: this rank's part is durable and counted.
+    """
+
+    step: int
+    serial: int
+    folder: Path
+    description: dict[str, Any]
+    since: float
+    write: Ticket | None = None
+    acknowledged: bool = False
+    publish: Ticket | None = None
+
+
+class Saving:
+    """Saves of one attempt to the shared storage. `prepare` first; then `begin`, `poll` in every step, `wait`."""
+
+    def __init__(self, survivors: Survivors, attempt: Attempt) -> None:
+        self._keep = survivors.config.checkpoint
+        self._run = survivors.run
+        self._log = survivors.log
+        self._rank = survivors.identity.rank
+        self._world_size = survivors.identity.world_size
+        self._writer: Writer = survivors.writer
+        self._stage: Stage = survivors.stage
+        self._attempt = attempt
+        self._store = _get_default_store()
+        self._serial = 0
+        self._save: _Save | None = None
+        self._retention: Ticket | None = None
+        self._failed_in_a_row = 0
+        self._equipment: Equipment | None = None
+        self.committed: int | None = None
+        """Last step that this attempt is known to have committed. Ranks other than 0 learn it when they wait."""
+
+    def prepare(self, live: dict[str, torch.Tensor]) -> None:
+        """Bind the stage to the live tensors and plan the saves. Collective."""
+        self._stage.bind(live)
+        self._plan = make_plan(live, self._keep.writer_threads)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a save has begun and is neither committed nor given up."""
+        return self._save is not None
+
+    def begin(self, step: int, description: dict[str, Any]) -> None:
+        """Stage the state after `step`. No save may be in flight. Returns when the copy has been launched."""
+        self._equip()
+        with self._log.span("stage", step=step, bytes=self._stage.bytes):
+            self._stage.copy()
+        self._serial += 1
+        folder = partial_folder(self._run, step, str(self._attempt), self._serial)
+        self._save = _Save(step, self._serial, folder, description, time.monotonic())
+        self.poll()
+
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Until rank 0 has committed the save in flight or given it up; bounded, since a save that takes too long
+        fails. Returns whether it is over, which it may not be after `limit_s`.
+
+        All ranks wait here, in the checkpoint section, rather than in the next step's first collective.
+        """
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while self._save is not None:
+            self.poll(waiting=True)
+            if self._save is not None:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                time.sleep(POLL_S)
+        return True
+
+    def finish_retention(self) -> None:
+        """Wait, for a limited time, until the writer has deleted what the last commit made superfluous: nobody would
+        do it later."""
+        while self._retention is not None:
+            self._look_after_retention()
+            time.sleep(POLL_S)
+
+    def poll(self, waiting: bool = False) -> None:
+        """Move the save in flight on, as far as it goes without waiting."""
+        self._look_after_retention()
+        save = self._save
+        if save is None:
+            return
+        try:
+            self._write(save)
+            if save.acknowledged and (self._committed(save) if self._rank == 0 else waiting and self._resolved(save)):
+                self._save = None
+        except (WriterFailed, OSError) as error:
+            self._save = None
+            _raise_if_stale(error)
+            self._count_failure(save, error)
+
+    # --- the stages ---
+
+    def _equip(self) -> None:
+        """Tell the writer what all saves have in common, before the first one: the buffers are there by then."""
+        if self._equipment is not None:
+            return
+        self._equipment = Equipment(
+            rank=self._rank,
+            world_size=self._world_size,
+            run_dir=self._run.path,
+            attempt=str(self._attempt),
+            generation=self._attempt.generation,
+            keep=self._keep,
+            plan=self._plan,
+            layout=self._stage.layout,
+            segments=tuple(Handle.of(segment) for segment in self._stage.segments()),
+        )
+        self._writer.prepare(persist.equip, self._equipment)
+
+    def _write(self, save: _Save) -> None:
+        """Hand over once the copy is complete; acknowledge once this rank's part is durable."""
+        if save.write is None:
+            if not self._stage.done():
+                return
+            save.write = self._writer.submit(persist.write_shard, str(save.folder))
+        if save.acknowledged:
+            return
+        written = self._writer.result(save.write, self._keep.persist_timeout_s)
+        if written is not None:
+            save.acknowledged = True
+            self._log.lasted("write", save.write.since, step=save.step, **written)
+            self._store.add(self._key(save, WRITTEN), 1)
+
+    def _committed(self, save: _Save) -> bool:
+        """Commit if all ranks have acknowledged. Rank 0 only."""
+        self._require_in_time(save)
+        if save.publish is None:
+            if self._store.check([self._key(save, FAILED)]):
+                raise WriterFailed(self._store.get(self._key(save, FAILED)).decode())
+            if self._store.add(self._key(save, WRITTEN), 0) < self._world_size:
+                return False
+            save.publish = self._writer.submit(commit.publish, str(save.folder), save.serial, save.description)
+        published = self._writer.result(save.publish, self._keep.persist_timeout_s)
+        if published is None:
+            return False
+        self._store.set(self._key(save, OVER), COMMITTED)
+        self._failed_in_a_row = 0
+        self.committed = save.step
+        self._log.lasted("publish", save.publish.since, step=save.step)
+        self._log.lasted("persist", save.since, step=save.step, **published)
+        self._log.point("commit", step=save.step)
+        logger.info("committed step %d", save.step)
+        self._retention = self._aside(commit.retain)
+        return True
+
+    def _resolved(self, save: _Save) -> bool:
+        """Whether rank 0 has said what became of the save."""
+        self._require_in_time(save)
+        if not self._store.check([self._key(save, OVER)]):
+            return False
+        if self._store.get(self._key(save, OVER)).decode() == COMMITTED:
+            self.committed = save.step
+        return True
+
+    def _require_in_time(self, save: _Save) -> None:
+        if time.monotonic() - save.since > self._keep.persist_timeout_s:
+            limit = f"checkpoint.persist_timeout_s={self._keep.persist_timeout_s:g}"
+            raise WriterFailed(f"step {save.step} was not acknowledged by all ranks within {limit}")
+
+    def _key(self, save: _Save, what: str) -> str:
+        return f"save/{save.serial}/{what}"
+
+    # --- what goes wrong ---
+
+    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Ticket | None:
+        """Have something tidied up by the writer; nothing depends on it."""
+        try:
+            return self._writer.submit(function, *arguments)
+        except WriterFailed as error:
+            logger.warning("%s", error)
+            return None
+
+    def _look_after_retention(self) -> None:
+        """Pass on what the deletion of old checkpoints had to say. A writer that dies over it is replaced."""
+        if self._retention is None:
+            return
+        try:
+            outcome = self._writer.result(self._retention, self._keep.persist_timeout_s)
+        except WriterFailed as error:
+            _raise_if_stale(error)
+            outcome = {"error": str(error)}
+        if outcome is not None:
+            self._retention = None
+            if outcome["error"]:
+                logger.warning("old checkpoints could not be deleted: %s", outcome["error"])
+
+    def _count_failure(self, save: _Save, error: Exception) -> None:
+        """A failed save does not stop training; a row of them does, since ever more work would be lost."""
+        logger.error("save of step %d failed: %s", save.step, error)
+        self._log.point("save_failed", step=save.step, error=str(error))
+        if self._rank != 0:
+            self._store.set(self._key(save, FAILED), str(error))
+            return
+        self._retention = None
+        self._aside(commit.discard, str(save.folder))
+        self._store.set(self._key(save, OVER), FAILED)
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= self._keep.max_failed_saves:
+            self._give_up(save, error)
+
+    def _give_up(self, save: _Save, error: Exception) -> None:
+        reason = (
+            f"{self._failed_in_a_row} saves in a row failed "
+            f"(checkpoint.max_failed_saves={self._keep.max_failed_saves}), "
+            f"the last at step {save.step}: {error}. Committed checkpoints are untouched."
+        )
+        self._run.write_terminal(
+            Terminal(names.EXIT_GIVE_UP, reason, rank=self._rank, step=save.step, attempt=str(self._attempt)),
+            self._attempt.generation,
+        )
+        raise SavesKeepFailing(reason)
+
+
+def _raise_if_stale(error: Exception) -> None:
+    """The writer refuses to commit for an attempt that is over; then this process has nothing left to do either."""
+    for stale in (StaleGeneration, StaleAttempt):
+        if isinstance(error, WriterFailed) and error.kind == stale.__name__:
+            raise stale(str(error))

@@ -1,0 +1,221 @@
+"""The writer process of a rank: NVRx's persistent worker, supervised. What it does is in persist.py and commit.py.
+
+It dies with the trainer; a dead or late one is replaced and what it was doing counts as failed. NVRx's own wait
+(`maybe_finalize_async_calls(blocking=True)`) never returns once the process died and is never called. What a request
+returns comes back through a small piece of shared memory: a file could not be written when the disk is full.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest, PersistentAsyncCaller
+
+from trainer.checkpoint.stage import Handle
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+OUTCOME_BYTES = 1 << 13
+OUTCOMES = 8
+"""Results that are kept, so that one that nobody has looked at yet survives the next request."""
+NICE = 10
+"""CPU priority of the writer: training comes first."""
+IO_LEVEL = 7
+"""Lowest level of the best-effort I/O class. The idle class would starve on a busy disk until the save times out."""
+
+
+class WriterFailed(Exception):
+    """The writer process died, was too slow, or could not do what it was asked to.
+
+    kind: name of the exception's class if one ended the request there, else empty.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A request that was submitted. `process` tells a restarted writer from the one that got the request."""
+
+    number: int
+    process: int
+    since: float
+
+
+class Writer:
+    """The writer process of this rank. Survives in-process restarts; requests are done one after the other."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._caller: PersistentAsyncCaller | None = None
+        self._outcome = torch.zeros(OUTCOMES * OUTCOME_BYTES, dtype=torch.uint8).share_memory_()
+        self._submitted = 0
+        self._requests = 0
+        self._completed = 0
+        self._preparation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+
+    def start(self) -> None:
+        """Start the process now (it imports torch meanwhile), so that the first save does not wait for it. A process
+        that cannot be started is tried again by the next request, which then fails."""
+        try:
+            self._require_process()
+        except WriterFailed as error:
+            logger.warning("%s", error)
+
+    def _require_process(self) -> None:
+        """Start the process unless it is there. Raises WriterFailed if the machine has no room for another one."""
+        if self._caller is not None:
+            return
+        # cpu_shm_mode: the worker gets CPU tensors only and must not touch CUDA.
+        caller = PersistentAsyncCaller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
+        caller.rank = self._rank
+        try:
+            caller._start_worker(self._rank)
+        except OSError as error:
+            caller.process = None  # NVRx would wait for it when the caller is collected
+            raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
+        self._caller = caller
+        self._send(_settle, os.getpid(), Handle.of(self._outcome))
+        if self._preparation is not None:
+            function, arguments = self._preparation
+            self._send(function, *arguments)
+
+    def prepare(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Run function(*arguments) in the process now, and again in each process that replaces it: what all later
+        requests need, sent once. Its result is not looked at; if it fails, so does the next request."""
+        self._preparation = (function, arguments)
+        if self._caller is None:
+            self.start()
+        else:
+            self._send(function, *arguments)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was submitted has not been completed."""
+        return self._caller is not None and self._last_completed() < self._submitted
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the writer."""
+        return self._caller.process.pid if self._caller and self._caller.process else None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Ticket:
+        """Have function(*arguments) called in the process. Both must pickle; the result must be JSON.
+
+        Raises WriterFailed if there is no process and none can be started.
+        """
+        self._require_process()
+        self._send(_report, self._requests + 1, function, arguments)
+        self._submitted = self._requests
+        return Ticket(self._requests, self.pid or 0, time.monotonic())
+
+    def result(self, ticket: Ticket, limit_s: float) -> Any | None:
+        """What the request returned (None never is a result), or None while it is not done.
+
+        Raises WriterFailed if it failed, the process died, or `limit_s` have passed since it was submitted.
+        """
+        if self._caller is None or self.pid != ticket.process:
+            raise WriterFailed(f"the writer process {ticket.process} of rank {self._rank} was replaced")
+        if self._last_completed() >= ticket.number:
+            return self._read_outcome(ticket)
+        process = self._caller.process
+        if not process.is_alive():
+            code = process.exitcode
+            self.abort()
+            raise WriterFailed(f"the writer process of rank {self._rank} ended with code {code}")
+        if time.monotonic() - ticket.since > limit_s:
+            self.abort()
+            why = f"took longer than checkpoint.persist_timeout_s={limit_s:g}"
+            raise WriterFailed(f"the writer of rank {self._rank} {why}")
+        return None
+
+    def abort(self) -> None:
+        """Kill the process and forget its work; the next request starts a new one."""
+        caller, self._caller = self._caller, None
+        self._requests = self._submitted = self._completed = 0
+        if caller is None or caller.process is None:
+            return
+        process, caller.process = caller.process, None
+        process.kill()
+        process.join(5)
+        for channel in (caller.queue, caller.preload_q, caller.comp_q):
+            # What is still in the pipe is for a dead reader; joining its feeder thread would wait for ever.
+            channel.cancel_join_thread()
+            channel.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self.abort()
+
+    def _send(self, function: Callable[..., Any], *arguments: Any) -> None:
+        assert self._caller is not None
+        self._requests += 1
+        request = AsyncRequest(async_fn=function, async_fn_args=arguments, finalize_fns=[], async_fn_kwargs={})
+        self._caller.schedule_async_call(request._replace(call_idx=self._requests))
+
+    def _last_completed(self) -> int:
+        """Number of the last request that the process has completed."""
+        assert self._caller is not None
+        while True:
+            try:
+                self._completed = self._caller.comp_q.get_nowait()
+            except queue.Empty:
+                return self._completed
+
+    def _read_outcome(self, ticket: Ticket) -> Any:
+        content = bytes(_place(self._outcome, ticket.number)).rstrip(b"\0")
+        outcome = json.loads(content) if content else {}
+        if outcome.get("request") != ticket.number:
+            raise WriterFailed(f"the writer of rank {self._rank} has no result of request {ticket.number}")
+        if "error" in outcome:
+            raise WriterFailed(outcome["error"], outcome["kind"])
+        return outcome["result"]
+
+
+_channel: list[torch.Tensor] = []
+"""In the writer process: where results go."""
+
+
+def _settle(parent: int, outcome: Handle) -> None:
+    """First request. The process must not outlive a killed trainer, holding its memory and writing on."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _channel[:] = [outcome.open()]
+    try:
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, IO_LEVEL)
+    except (OSError, psutil.Error) as error:
+        logger.warning("the writer keeps its I/O priority: %s", error)
+
+
+def _report(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Call the function and leave its result, or why it failed. The process lives on: to start one takes seconds."""
+    outcome: dict[str, Any] = {"request": number}
+    try:
+        outcome["result"] = function(*arguments)
+    except Exception as error:  # noqa: BLE001  whatever it is, the trainer has to know
+        outcome |= {"error": str(error)[: OUTCOME_BYTES // 8], "kind": type(error).__name__}
+    content = json.dumps(outcome).encode()
+    memory = _place(_channel[0], number)
+    memory[:] = 0
+    memory[: len(content)] = bytearray(content)
+
+
+def _place(memory: torch.Tensor, number: int) -> Any:
+    """Where the result of a request lies."""
+    start = number % OUTCOMES * OUTCOME_BYTES
+    return memory.numpy()[start : start + OUTCOME_BYTES]
