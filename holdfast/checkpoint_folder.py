@@ -7,6 +7,7 @@ XXH3 checksum per block, so that a reader verifies exactly the bytes that it rea
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,24 +138,48 @@ def read_marker(folder: Path) -> Marker | None:
 
 @dataclass(frozen=True)
 class Found:
-    """What a checkpoint folder holds: committed steps, ascending, and names of folders of unfinished saves."""
+    """What a checkpoint folder holds: committed steps, ascending, and names of folders of unfinished saves.
+
+    damaged: steps, ascending, whose folder has a marker that cannot be read. They were committed once, or may have
+    been: they are never loaded, never deleted, and never taken for unfinished ones.
+    """
 
     committed: tuple[int, ...]
     unfinished: tuple[str, ...]
+    damaged: tuple[int, ...] = ()
 
 
 def look(folder: Path) -> Found:
-    """List a run's checkpoint folder. Order and times of directory entries mean nothing."""
-    committed, unfinished = [], []
+    """List a run's checkpoint folder. Order and times of directory entries mean nothing. Raises OSError."""
+    committed, unfinished, damaged = [], [], []
     for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not entry.is_dir() or not entry.name.startswith(names.STEP_PREFIX):
+        if not entry.name.startswith(names.STEP_PREFIX) or not entry.is_dir():
             continue
         step = names.step_of(entry.name)
-        if step is not None and read_marker(entry) is not None:
-            committed.append(step)
-        else:
+        if step is None or names.step_folder(step) != entry.name:
             unfinished.append(entry.name)
-    return Found(tuple(committed), tuple(unfinished))
+        elif read_marker(entry) is not None:
+            committed.append(step)
+        elif not _has_marker(entry):
+            unfinished.append(entry.name)
+        elif read_marker(entry) is not None:  # it was committed since the first look
+            committed.append(step)
+        elif _has_marker(entry):
+            damaged.append(step)
+        else:
+            unfinished.append(entry.name)  # retention has begun to delete it
+    return Found(tuple(committed), tuple(unfinished), tuple(damaged))
+
+
+def _has_marker(folder: Path) -> bool:
+    """Whether a marker is there, readable or not. Storage that answers with an error does not say that it is absent."""
+    try:
+        os.lstat(folder / names.COMMITTED)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def damage(folder: Path, files: Iterable[FileRecord], block_bytes: int, every: int | None = 1) -> Iterator[str]:

@@ -8,10 +8,13 @@ commit, prune or write markers any more.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from holdfast.config import names
-from holdfast.run_directory import RunDirectory, read_json, write_atomically
+from holdfast.run_directory import RunDirectory, write_atomically
 
 
 class StaleAttempt(Exception):
@@ -20,27 +23,92 @@ class StaleAttempt(Exception):
 
 @dataclass(frozen=True)
 class Begun:
-    """An attempt that has begun. start: the step from which it went on; None until it knows."""
+    """An attempt that has begun. start: the step from which it went on; None until it knows. adopted: it is known from
+    what it saved only, and may have run in another run directory under a name that is given here again."""
 
     attempt: str
     start: int | None
+    adopted: bool = False
 
 
 def read(run: RunDirectory) -> list[Begun]:
-    """Attempts of the run in the order in which they began."""
-    record = read_json(run.attempts / names.LINEAGE) or {}
-    return [Begun(str(entry["attempt"]), entry["start"]) for entry in record.get("attempts", [])]
+    """Attempts of the run in the order in which they began; none where no attempt has begun yet.
+
+    Raises OSError if the list is there and cannot be read: taken for an empty one, it would make a stranger of every
+    committed step.
+    """
+    path = run.attempts / names.LINEAGE
+    try:
+        return [_entry(entry) for entry in json.loads(path.read_text())["attempts"]]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        why = f"{error.strerror or error}"
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"it is no list of attempts ({error!r})"
+    raise OSError(
+        f"{path}: the list of the run's attempts cannot be read: {why}. Nothing is restored or committed without it. "
+        "If the storage has recovered, start again; if it is damaged, restore the file from a copy, or delete it: all "
+        "committed steps then count as this run's history."
+    )
+
+
+def _entry(stored: dict[str, Any]) -> Begun:
+    """Raises KeyError, TypeError or ValueError if it is not an entry."""
+    attempt, start, adopted = stored["attempt"], stored["start"], stored.get("adopted", False)
+    if not isinstance(attempt, str) or not (start is None or type(start) is int) or not isinstance(adopted, bool):
+        raise ValueError(f"{stored} is no attempt")
+    return Begun(attempt, start, adopted)
 
 
 def cycles(run: RunDirectory, generation: int) -> int:
     """How many attempts of a generation have begun. torchrun does not count the starts of its ranks."""
-    return sum(entry.attempt.startswith(f"g{generation}-c") for entry in read(run))
+    return sum(entry.attempt.startswith(f"g{generation}-c") and not entry.adopted for entry in read(run))
 
 
-def begin(run: RunDirectory, attempt: str, generation: int) -> None:
-    """Make `attempt` the current one, before it looks at any checkpoint. Rank 0 only. Raises StaleGeneration."""
+def knows_nothing(begun: list[Begun]) -> bool:
+    """Whether no attempt has ever gone on from a step: then nothing committed can be of a time line that was left."""
+    return all(entry.start is None for entry in begun)
+
+
+def adopted(saved: Iterable[tuple[int, str]]) -> list[Begun]:
+    """A history in which all of `saved`, (step, attempt), has its place: steps of a run without a list of attempts."""
+    steps: dict[str, list[int]] = {}
+    for step, attempt in sorted(saved):
+        steps.setdefault(attempt, []).append(step)
+    history, reached = [], 0
+    for attempt, own in steps.items():
+        history.append(Begun(attempt, reached, adopted=True))
+        reached = max(reached, *own)
+    return history
+
+
+def begin(run: RunDirectory, attempt: str, generation: int, history: Iterable[Begun] = ()) -> None:
+    """Make `attempt` the current one, before it looks at any checkpoint. Rank 0 only.
+
+    history: what `adopted` made of the committed steps, for a list that `knows_nothing`; it is put first. Raises
+    StaleGeneration or StaleAttempt if a newer one has begun, OSError.
+    """
     run.require_generation(generation)
-    _write(run, [*(entry for entry in read(run) if entry.attempt != attempt), Begun(attempt, None)])
+    before = read(run)
+    _require_newest(before, attempt)
+    others = [entry for entry in before if entry.adopted or entry.attempt != attempt]
+    _write(run, [*history, *others, Begun(attempt, None)])
+
+
+def _require_newest(begun: list[Begun], attempt: str) -> None:
+    """Rank 0 of an older attempt may have been stuck for long, in the file system, say. Adopted ones have no order."""
+    mine = _order(attempt)
+    for entry in reversed(begun):
+        other = None if entry.adopted else _order(entry.attempt)
+        if mine is not None and other is not None and other > mine:
+            raise StaleAttempt(f"attempt {attempt} was aborted: {entry.attempt} has begun after it, and this one ends")
+
+
+def _order(attempt: str) -> tuple[int, ...] | None:
+    """(generation, cycle, restart) of g1-c0-r0; None for another name."""
+    numbers = re.fullmatch(r"g(\d+)-c(\d+)-r(\d+)", attempt)
+    return None if numbers is None else tuple(map(int, numbers.groups()))
 
 
 def started(run: RunDirectory, attempt: str, step: int) -> None:
@@ -60,9 +128,8 @@ def require_current(run: RunDirectory, attempt: str) -> None:
 def in_history(begun: list[Begun], attempt: str, step: int) -> bool:
     """Whether what `attempt` saved at `step` lies on the way to the present: nobody went back behind it later."""
     places = [index for index, entry in enumerate(begun) if entry.attempt == attempt and entry.start is not None]
-    if not places:
-        return False
-    return all(entry.start is None or entry.start >= step for entry in begun[places[0] + 1 :])
+    # An adopted attempt and one of this run directory may have the same name; then there are two places.
+    return any(all(entry.start is None or entry.start >= step for entry in begun[place + 1 :]) for place in places)
 
 
 def _write(run: RunDirectory, begun: list[Begun]) -> None:

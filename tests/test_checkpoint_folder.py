@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import checkpoint_folder
 from holdfast.checkpoint_folder import (
     BlockHashes,
     FileRecord,
@@ -112,7 +115,80 @@ def test_look_tells_committed_steps_from_everything_else(tmp_path: Path) -> None
     commit(tmp_path / "leases", 60, a=b"1")
     (tmp_path / "LATEST").write_text("step-00000100")
     (tmp_path / "step-00000070").write_text("a file")
-    assert look(tmp_path) == Found((20, 100), ("step-00000030.g1-c0-r0-s1.partial", "step-00000040", "step-00000050"))
+    commit(tmp_path / "step-60", 60, a=b"1")
+    unfinished = ("step-00000030.g1-c0-r0-s1.partial", "step-00000040", "step-60")
+    assert look(tmp_path) == Found((20, 100), unfinished, damaged=(50,))
+
+
+def _cut(marker: Path) -> None:
+    os.truncate(marker, 20)
+
+
+def _emptied(marker: Path) -> None:
+    os.truncate(marker, 0)
+
+
+def _of_another_version(marker: Path) -> None:
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"schema": 1}))
+
+
+def _a_link_to_nothing(marker: Path) -> None:
+    marker.unlink()
+    marker.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("harm", [_cut, _emptied, _of_another_version, _a_link_to_nothing])
+def test_a_marker_that_is_there_and_cannot_be_read_makes_a_step_damaged_and_not_unfinished(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    for step in (20, 30):
+        commit(tmp_path / f"step-{step:08d}", step, a=b"1")
+    harm(tmp_path / "step-00000030" / "COMMITTED.json")
+    assert look(tmp_path) == Found((20,), (), damaged=(30,))
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_storage_that_refuses_to_show_a_marker_does_not_make_its_step_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Neither the file nor its entry in the folder can be read."""
+    commit(tmp_path / "step-00000030", 30, a=b"1")
+    really_open, really_lstat = io.open, os.lstat
+
+    def refused(path: Any) -> None:
+        if str(path).endswith("COMMITTED.json"):
+            raise OSError(code, os.strerror(code), str(path))
+
+    def lstat(path: Any, **kwargs: Any) -> Any:
+        refused(path)
+        return really_lstat(path, **kwargs)
+
+    def opened(path: Any, *args: Any, **kwargs: Any) -> Any:
+        refused(path)
+        return really_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(io, "open", opened)
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert look(tmp_path) == Found((), (), damaged=(30,))
+
+
+def test_a_step_that_is_committed_or_deleted_while_it_is_looked_at_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "step-00000030"
+    commit(folder, 30, a=b"1")
+    reads = [None, read_marker(folder)]
+    monkeypatch.setattr(checkpoint_folder, "read_marker", lambda folder: reads.pop(0))
+    assert look(tmp_path) == Found((30,), ())
+    reads = [None, None]
+
+    def deleted_at_the_second_read(folder: Path) -> None:
+        reads.pop()
+        if not reads:
+            (folder / "COMMITTED.json").unlink()
+
+    monkeypatch.setattr(checkpoint_folder, "read_marker", deleted_at_the_second_read)
+    assert look(tmp_path) == Found((), ("step-00000030",))
 
 
 def test_whole_files_show_no_damage(tmp_path: Path) -> None:

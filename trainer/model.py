@@ -37,7 +37,7 @@ def build(
     weights only to overwrite them costs a restart time, and a weight that the checkpoint misses cannot go unnoticed.
     Memory above the shard: one whole parameter at a time.
     """
-    model = _on_meta(config.model)
+    model = on_meta(config.model)
     ties = _ties(model)
     if mesh is not None:
         shard(model, mesh, config)
@@ -97,7 +97,9 @@ def hugging_face_settings(model: Model) -> dict[str, Any]:
     return settings
 
 
-def _on_meta(model: Model) -> nn.Module:
+def on_meta(model: Model) -> nn.Module:
+    """The model's structure: names and shapes, no memory for its weights. The only place where one is made, since
+    transformers refuses an attention that has not been registered in this process."""
     import torch
 
     configuration, causal_lm = model_classes(model.family)

@@ -114,6 +114,7 @@ def train_step(
         with survivors.log.span("data", step=step):
             tokens = dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(device)
         loss = loss_of(model, tokens) / config.accumulation
+        checkpoints.between()
         torch.autograd.backward(loss)
         losses.append(loss.detach())
     checkpoints.before_update()

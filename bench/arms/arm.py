@@ -31,6 +31,9 @@ class Arm:
         """Begin a save of the tensors as they are now. Called after the optimizer's step was launched."""
         raise NotImplementedError
 
+    def between(self) -> None:
+        """The forward pass has been launched."""
+
     def before_update(self) -> None:
         """Gradients are there; return as soon as parameters may change."""
 

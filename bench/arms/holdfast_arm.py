@@ -47,6 +47,9 @@ class Holdfast(Arm):
         self._saved = self._step = FAR * (index + 1)
         self._checkpoints.after_step(self._step)
 
+    def between(self) -> None:
+        self._checkpoints.between()
+
     def before_update(self) -> None:
         self._checkpoints.before_update()
 

@@ -47,7 +47,7 @@ class Loop:
     def settle(self) -> None:
         """Steps that are not counted, after a pause."""
         for _ in range(SETTLING):
-            self._work.step(self._arm.before_update)
+            self._work.step(self._arm.before_update, self._arm.between)
         self._stamp = time.perf_counter()
 
     def interval(self, save: int | None = None) -> Interval:
@@ -60,7 +60,7 @@ class Loop:
         called = time.perf_counter() - start
         durable, done = self._work.everyone(self._arm.durable(), self._arm.done())
         durable_at = time.perf_counter() - start if durable else None
-        gradients, wait = self._work.step(self._arm.before_update)
+        gradients, wait = self._work.step(self._arm.before_update, self._arm.between)
         self._stamp = time.perf_counter()
         return Interval(self._stamp - start, called if save is not None else 0.0, wait, gradients, durable_at, done)
 

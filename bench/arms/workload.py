@@ -68,13 +68,16 @@ class Workload:
             torch.randint(vocabulary, (samples, length), generator=generator).to(self.device) for _ in range(POOL)
         ]
 
-    def step(self, before_update: Callable[[], None] = lambda: None) -> tuple[float, float]:
+    def step(
+        self, before_update: Callable[[], None] = lambda: None, between: Callable[[], None] = lambda: None
+    ) -> tuple[float, float]:
         """One step in the order of trainer.train.train_step. Returns the seconds until the gradients were there, and
-        those that `before_update` took."""
+        those that `before_update` took. between: called when the forward pass has been launched."""
         start = time.perf_counter()
         self._count += 1
         optimizers.set_learning_rate(self.optimizer, 1e-4)
         loss = loss_of(self.model, self._tokens[self._count % POOL])
+        between()
         torch.autograd.backward(loss)
         float(loss.detach())
         there = time.perf_counter()

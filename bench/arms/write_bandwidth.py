@@ -20,7 +20,8 @@ from bench.arms.workload import settings
 from bench.checkpoint_spec import Spec
 from trainer.checkpoint import persist
 from trainer.checkpoint.plan import make_plan
-from trainer.checkpoint.stage import Handle, Stage
+from trainer.checkpoint.segments import Handle
+from trainer.checkpoint.stage import Stage
 from trainer.checkpoint.writer import Writer
 
 PIECE = 1 << 23

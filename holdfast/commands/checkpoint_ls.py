@@ -60,7 +60,7 @@ def saves_of(run_dir: Path) -> Iterator[Saved]:
     folder = run_dir / names.CHECKPOINTS
     latest, leased, now = _latest(folder), _leases(folder), time.time()
     found = look(folder)
-    for name in sorted([*map(names.step_folder, found.committed), *found.unfinished]):
+    for name in sorted([*map(names.step_folder, (*found.committed, *found.damaged)), *found.unfinished]):
         yield _saved(run_dir, folder / name, now, latest == name, leased.get(names.step_of(name), ()))
     for path in sorted((run_dir / names.ASIDE).glob(f"*/{names.STEP_PREFIX}*")):
         yield _saved(run_dir, path, now, aside=True)

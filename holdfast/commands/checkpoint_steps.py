@@ -13,8 +13,8 @@ def committed_steps(run_dir: Path, asked: int | None) -> tuple[int, ...]:
     folder = run_dir / names.CHECKPOINTS
     found = look(folder)
     if not found.committed:
-        if found.unfinished:
-            why = f"no step in it is committed; unfinished or torn: {', '.join(found.unfinished)}"
+        if torn := sorted([*found.unfinished, *map(names.step_folder, found.damaged)]):
+            why = f"no step in it is committed; unfinished or torn: {', '.join(torn)}"
         else:
             why = "no step has been saved in it"
         fix = "wait for the first commit, or name another run"

@@ -51,11 +51,12 @@ def find_hidden(attempt: Attempt) -> list[Hidden]:
 
 
 def _writes(attempt: Attempt) -> Sequence[tuple[int, float, float]]:
-    """(step, start, end) of each background write, over all ranks and tiers."""
+    """(step, start, end) of each save from its copy to the end of its write, over all ranks and tiers: the copy runs
+    during the next step, and the update may wait for it."""
     spans: dict[int, tuple[float, float]] = {}
     for event in attempt.events:
         step = event.whole("step")
-        if event.name == "write" and step is not None:
+        if event.name in ("stage", "write") and step is not None:
             start, end = spans.get(step, (event.start, event.end))
             spans[step] = (min(start, event.start), max(end, event.end))
     return sorted(((step, start, end) for step, (start, end) in spans.items()), key=lambda write: write[1])

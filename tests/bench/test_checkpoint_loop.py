@@ -20,7 +20,8 @@ class FakeWork:
             block=2, **CPU_SIZES,
         )  # fmt: skip
 
-    def step(self, before_update: Any) -> tuple[float, float]:
+    def step(self, before_update: Any, between: Any) -> tuple[float, float]:
+        between()
         before_update()
         return 0.0, 0.0
 
@@ -42,6 +43,9 @@ class FakeArm:
 
     def after_step(self) -> None:
         self.calls.append("after step")
+
+    def between(self) -> None:
+        pass
 
     def before_update(self) -> None:
         self.calls.append("before update")

@@ -26,7 +26,9 @@ def config(*overrides: str, world_size: int = 2) -> RunConfig:
 class Session:
     """What one rank of an attempt has: a model, an optimizer and Checkpoints, in a run directory that is owned."""
 
-    def __init__(self, run_dir: str, settings: RunConfig, rank: int, world_size: int, cycle: int = 0) -> None:
+    def __init__(
+        self, run_dir: str, settings: RunConfig, rank: int, world_size: int, cycle: int = 0, device: str = "cpu"
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -49,9 +51,11 @@ class Session:
             settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer, Stage(), self.local
         )
         torch.manual_seed(7)
-        self.model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
-        fully_shard(self.model, mesh=init_device_mesh("cpu", (world_size,)))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
+        self.model = model.to(device)
+        self.device = device
+        fully_shard(self.model, mesh=init_device_mesh(device, (world_size,)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, fused=device == "cuda")
         self.checkpoints = Checkpoints(survivors, self.attempt, self.model, self.optimizer, "data")
         self.rank = rank
 
@@ -69,8 +73,10 @@ class Session:
 
     def step(self, step: int) -> None:
         """One update that depends on the step only, then whatever checkpointing does after a step."""
-        inputs = torch.randn(8, 31, generator=torch.Generator().manual_seed(step))
-        self.model(inputs).square().mean().backward()
+        inputs = torch.randn(8, 31, generator=torch.Generator().manual_seed(step)).to(self.device)
+        loss = self.model(inputs).square().mean()
+        self.checkpoints.between()
+        loss.backward()
         self.checkpoints.before_update()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

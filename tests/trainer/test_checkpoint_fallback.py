@@ -5,6 +5,7 @@ Checkpoints made by hand, restored by the real start of an attempt on two ranks;
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from holdfast import lineage
 from holdfast.checkpoint_folder import read_marker
@@ -27,44 +27,11 @@ from holdfast.run_directory import RunDirectory
 from tests.trainer.committed import Evil, write_marker
 from tests.trainer.gloo import run_ranks
 from tests.trainer.saves import config
+from tests.trainer.sharded_steps import BLOCK, FIRST, live_tensors, save_another_model, save_steps
 from trainer.runtime import Attempt
 
-FIRST, SECOND, THIRD = Attempt(1, 0, 0), Attempt(1, 1, 0), Attempt(1, 2, 0)
-BLOCK = 2048
+SECOND, THIRD = Attempt(1, 1, 0), Attempt(1, 2, 0)
 pytestmark = pytest.mark.timeout(300)
-
-
-def _live(world: int) -> dict[str, torch.Tensor]:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    from trainer.checkpoint import state
-
-    model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Linear(64, 5))
-    fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-    optimizer = torch.optim.AdamW(model.parameters())
-    state.prepare_optimizer(model, optimizer)
-    return state.live_tensors(model, optimizer)
-
-
-def _save(rank: int, world: int, run_dir: str) -> None:
-    """Steps 5, 10 and 15 by FIRST; all values of a step are its number."""
-    import torch.distributed.checkpoint as dcp
-
-    from trainer.checkpoint import state
-    from trainer.checkpoint.plan import nested
-    from trainer.checkpoint.stage import local_part
-
-    live = _live(world)
-    for step in (5, 10, 15):
-        for tensor in live.values():
-            local_part(tensor).fill_(float(step))
-        folder = Path(run_dir) / "checkpoints" / step_folder(step)
-        dcp.save(nested(live), storage_writer=dcp.FileSystemWriter(folder, thread_count=2))
-        if rank == 0:
-            description = state.description(config(), FIRST, step, 0.1, "data")
-            (folder / "state.json").write_text(json.dumps(description))
-            write_marker(folder, BLOCK, str(FIRST), world)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +41,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.take(nodes=2, job="job", jobset_attempt=0, pod="pod", lease_s=0.1)
     lineage.begin(run, str(FIRST), 1)
     lineage.started(run, str(FIRST), 0)
-    run_ranks(_save, 2, str(run.path), timeout_s=110)
+    run_ranks(save_steps, 2, str(run.path), timeout_s=110)
     return run.path
 
 
@@ -93,11 +60,17 @@ def _restore(rank: int, world: int, cases: list[str], second_sees: str) -> list[
         return load(*args)
 
     vars(restore)["load"] = watched
-    if rank == 1 and second_sees:
+    if rank == 1 and second_sees == "nothing":
+
+        def refused(folder: Path) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        vars(restore)["look"] = refused
+    elif rank == 1 and second_sees:
         vars(restore)["read_marker"] = lambda folder: (
             replace(marker, attempt="another") if (marker := read(folder)) and folder.name == second_sees else marker
         )
-    live, results = _live(world), list[Any]()
+    live, results = live_tensors(world), list[Any]()
     for case in cases:
         held.clear()
         run = RunDirectory(Path(case))
@@ -106,7 +79,7 @@ def _restore(rank: int, world: int, cases: list[str], second_sees: str) -> list[
             local_part(tensor).fill_(float("nan"))
         try:
             step = Resume(config(), run, THIRD, rank, log, "data").into(live)
-        except (restore.NoCheckpoint, RuntimeError) as error:
+        except (restore.NoCheckpoint, RuntimeError, OSError) as error:
             results.append(f"{type(error).__name__}: {error}")
             continue
         values = sorted({value for tensor in live.values() for value in local_part(tensor).flatten().tolist()})
@@ -209,6 +182,74 @@ def test_what_an_aborted_attempt_committed_late_or_another_run_made_is_not_loade
     assert "1 committed checkpoint(s), none of which can be used" in of_only[0] and of_only[0] == of_only[1]
 
 
+def _cut_markers(case: Path, *steps: int) -> None:
+    for step in steps:
+        os.truncate(case / "checkpoints" / step_folder(step) / "COMMITTED.json", 20)
+
+
+def test_a_step_whose_marker_is_unreadable_is_set_aside_and_never_taken_for_no_step_at_all(
+    clean: Path, tmp_path: Path
+) -> None:
+    one, oldest, all_of_them = (_copy(clean, tmp_path / name) for name in ("one", "oldest", "all"))
+    _cut_markers(one, 15)
+    _cut_markers(oldest, 5)
+    _cut_markers(all_of_them, 5, 10, 15)
+    of_one, of_oldest, of_all = restored(one, oldest, all_of_them)
+    assert of_one[0][:3] == (10, [10.0], ["step-00000015: its marker is unreadable"])
+    assert of_one[1][:2] == (10, [10.0])
+    assert (one / "aside" / str(THIRD) / "step-00000015" / "state.json").exists()
+    assert of_oldest[0][:3] == (15, [15.0], []) and (oldest / "checkpoints/step-00000005/state.json").exists()
+    assert of_all[0] == of_all[1]
+    assert of_all[0].startswith("NoCheckpoint: ")
+    assert "3 committed checkpoint(s), none of which can be used: step-00000005: its marker is unrea" in of_all[0]
+    assert len(list(all_of_them.glob("checkpoints/step-*/*.distcp"))) == len(list(clean.glob("*/step-*/*.distcp")))
+
+
+def test_a_list_of_attempts_that_cannot_be_read_fails_the_attempt_on_all_ranks_and_the_next_one_goes_on(
+    clean: Path, tmp_path: Path
+) -> None:
+    case = _copy(clean, tmp_path / "run")
+    path = case / "attempts/lineage.json"
+    kept = path.read_bytes()
+    path.write_bytes(b"")
+    ((first, second),) = restored(case)
+    assert first == second
+    assert first.startswith(f"OSError: {path}: the list of the run's attempts cannot be read: ")
+    assert path.read_bytes() == b""
+    path.write_bytes(kept)
+    ((first, second),) = restored(case)
+    assert (first[:3], second[:2]) == ((15, [15.0], []), (15, [15.0]))
+
+
+def test_a_folder_that_one_rank_cannot_list_is_an_error_on_all_ranks(clean: Path, tmp_path: Path) -> None:
+    ((first, second),) = restored(_copy(clean, tmp_path / "run"), second_sees="nothing")
+    assert first == second == "OSError: rank 1 cannot list the checkpoints: [Errno 5] Input/output error"
+
+
+def test_steps_without_any_list_of_attempts_are_adopted_and_strangers_to_a_list_are_not(
+    clean: Path, tmp_path: Path
+) -> None:
+    """without: made before there were lists, or only the checkpoints were copied. again: its attempt has the name of
+    the one that restores. began: the list is of attempts that ended before they knew anything. foreign: a list knows
+    better."""
+    without, again, began, foreign = (
+        _copy(clean, tmp_path / name) for name in ("without", "again", "began", "foreign")
+    )
+    for case in (without, again, began):
+        (case / "attempts/lineage.json").unlink()
+    for step in (5, 10, 15):
+        write_marker(again / "checkpoints" / step_folder(step), BLOCK, str(THIRD), 2)
+        write_marker(foreign / "checkpoints" / step_folder(step), BLOCK, "g7-c0-r0", 2)
+    lineage.begin(RunDirectory(began), str(SECOND), 1)
+    *adopted, (of_foreign, _) = restored(without, again, began, foreign)
+    for first, second in adopted:
+        assert (first[:3], second[:2]) == ((15, [15.0], []), (15, [15.0]))
+    assert lineage.read(RunDirectory(without)) == [Begun(str(FIRST), 0, adopted=True), Begun(str(THIRD), 15)]
+    assert lineage.read(RunDirectory(again)) == [Begun(str(THIRD), 0, adopted=True), Begun(str(THIRD), 15)]
+    assert lineage.read(RunDirectory(began))[1:] == [Begun(str(SECOND), None), Begun(str(THIRD), 15)]
+    assert of_foreign.startswith("NoCheckpoint: ") and "attempt g7-c0-r0 committed it" in of_foreign
+
+
 def test_a_step_whose_marker_differs_between_ranks_is_not_loaded(clean: Path, tmp_path: Path) -> None:
     ((first, second),) = restored(_copy(clean, tmp_path / "run"), second_sees="step-00000015")
     assert first[:3] == (10, [10.0], ["step-00000015: ranks see different markers"])
@@ -221,21 +262,9 @@ def test_a_checkpoint_of_another_model_is_an_error_and_no_damage(clean: Path, tm
     folder = case / "checkpoints" / step_folder(15)
     for path in folder.iterdir():
         path.unlink()
-    run_ranks(_save_other, 2, str(folder), timeout_s=110)
+    run_ranks(save_another_model, 2, str(folder), timeout_s=110)
     ((first, second),) = restored(case)
     assert first == second
     assert first.startswith("RuntimeError: the checkpoint cannot be loaded: rank 0: ")
     assert "Missing key" in first
     assert not (case / "aside").exists()
-
-
-def _save_other(rank: int, world: int, folder: str) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    from trainer.checkpoint import state
-
-    dcp.save({"model": {"other": torch.ones(3)}}, storage_writer=dcp.FileSystemWriter(folder))
-    if rank == 0:
-        description = state.description(config(), FIRST, 15, 0.1, "data")
-        (Path(folder) / "state.json").write_text(json.dumps(description))
-        write_marker(Path(folder), BLOCK, str(FIRST), world)

@@ -47,7 +47,7 @@ def _resume(rank: int, world: int, run_dir: str, cycle: int, overrides: list[str
 
         def short_sighted(folder: Path) -> Found:
             found = seen(folder)
-            return Found(tuple(step for step in found.committed if step != hide), found.unfinished)
+            return Found(tuple(step for step in found.committed if step != hide), found.unfinished, found.damaged)
 
         vars(restore)["look"] = short_sighted
     settings = config(*OPTIONS, *overrides, world_size=world)

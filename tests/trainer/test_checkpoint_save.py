@@ -178,7 +178,7 @@ def _last_save(rank: int, world: int, run_dir: str, delay_s: float, limit_s: flo
 @pytest.mark.timeout(120)
 def test_the_last_save_is_awaited_before_the_run_counts_as_complete(tmp_path: Path) -> None:
     """case-07."""
-    results = run_ranks(_last_save, 2, str(tmp_path), 3.0, 60.0, timeout_s=100)
+    results = run_ranks(_last_save, 2, str(tmp_path), 3.0, 35.0, timeout_s=100)
     assert [outcome for outcome, _ in results] == ["finished", "finished"]
     assert (tmp_path / "checkpoints/step-00000010/COMMITTED.json").exists()
     assert (tmp_path / "COMPLETE").exists()

@@ -22,6 +22,7 @@ def _torn(waits: bool) -> int:
     for value in range(10):
         live["model.weight"].fill_(value)
         stage.copy()
+        stage.launch()
         if waits:
             stage.wait()
         live["model.weight"].add_(1000)

@@ -18,8 +18,9 @@ from holdfast.leases import held_steps
 from tests.trainer.committed import Evil, write_marker
 from tests.trainer.exports import ROOT, commit, exported, saved, step_folder
 from tests.trainer.test_model import model_config
-from trainer.checkpoint.export import export, main, skeleton
+from trainer.checkpoint.export import export, main
 from trainer.checkpoint.plan import nested
+from trainer.model import on_meta
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -130,7 +131,7 @@ MEASURE = """
 import sys, torch
 from pathlib import Path
 from typing import Any
-from trainer.checkpoint.export import Target, export, skeleton
+from trainer.checkpoint.export import Target, export
 def peak(): return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 def run(folder, to): export(Path(folder), Target(Path(to), torch.float32, 20_000_000), lambda record: None)
 run(sys.argv[1], sys.argv[2])
@@ -141,7 +142,7 @@ print(peak() - before)
 
 
 def save_weights_only(storage: Path, config: RunConfig) -> Path:
-    shapes = {name: tensor.shape for name, tensor in skeleton(config.model).state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in on_meta(config.model).state_dict().items()}
     folder = step_folder(storage)
     weights = {f"model.{name}": torch.full(shape, 0.5) for name, shape in shapes.items()}
     dcp.save(nested(weights), checkpoint_id=folder, no_dist=True)

@@ -17,7 +17,7 @@ from trainer.checkpoint.local.files import list_parts, read_part
 from trainer.checkpoint.local.flat import FlatBytes
 from trainer.checkpoint.local.part import Save
 from trainer.checkpoint.local.persist import LocalEquipment, equip_local, receiver_port, save_local
-from trainer.checkpoint.stage import Handle
+from trainer.checkpoint.segments import Handle
 
 LIMITS = Limits(max_bytes=1 << 20, idle_s=2, total_s=5)
 

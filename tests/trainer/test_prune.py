@@ -93,6 +93,28 @@ def test_leftovers_below_the_newest_commit_go_and_a_save_in_flight_stays(run: Ru
     assert there(run) == ["step-00000010", "step-00000020", "step-00000030.g1-c0-r0-s6.partial"]
 
 
+def test_a_step_whose_marker_cannot_be_read_is_never_deleted_and_only_set_aside(run: RunDirectory) -> None:
+    commit(run, 5, 10, 15, 20, 25)
+    for step in (5, 15, 25):
+        os.truncate(run.checkpoints / names.step_folder(step) / names.COMMITTED, 20)
+    prune_as(run)
+    assert there(run) == [names.step_folder(step) for step in (5, 10, 15, 20, 25)]
+    commit(run, 30)
+    prune_as(run)
+    assert there(run) == [names.step_folder(step) for step in (5, 15, 20, 25, 30)]
+    lineage.begin(run, str(SECOND), 1)
+    assert remove_partials(run, SECOND) == []
+    moved = set_newer_aside(run, 20, SECOND)
+    assert moved == [str(run.path / "aside/g1-c1-r0" / names.step_folder(step)) for step in (25, 30)]
+    assert there(run) == [names.step_folder(step) for step in (5, 15, 20)]
+    assert sorted(path.name for path in (run.path / "aside/g1-c1-r0/step-00000025").iterdir()) == [
+        names.COMMITTED,
+        "a.distcp",
+        "b.distcp",
+        "state.json",
+    ]
+
+
 def test_with_nothing_committed_nothing_is_removed(run: RunDirectory) -> None:
     unfinished(run, "step-00000005", "step-00000010.g1-c0-r0-s2.partial")
     prune_as(run)

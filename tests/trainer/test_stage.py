@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.checkpoint import stage as stage_module
-from trainer.checkpoint.stage import ALIGNMENT, Stage, StagingFailed, lay_out
+from trainer.checkpoint import segments as segments_module
+from trainer.checkpoint.segments import StagingFailed
+from trainer.checkpoint.stage import ALIGNMENT, Stage, lay_out
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=12)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8])
@@ -72,8 +73,8 @@ def test_the_memory_is_shared_and_kept_from_one_attempt_to_the_next() -> None:
 
 
 def test_memory_that_is_not_there_is_an_error_with_the_sizes_and_not_a_sigbus(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = os.statvfs(stage_module.SHARED_MEMORY)
-    monkeypatch.setattr(stage_module.os, "statvfs", lambda _: os.statvfs_result([*free[:4], 0, *free[5:]]))
+    free = os.statvfs(segments_module.SHARED_MEMORY)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result([*free[:4], 0, *free[5:]]))
     stage = Stage()
     stage.bind(_live([[100]], torch.float32))
     with pytest.raises(StagingFailed, match=r"/dev/shm: 0 bytes are free and the staged copy of this rank takes 512"):
@@ -83,9 +84,9 @@ def test_memory_that_is_not_there_is_an_error_with_the_sizes_and_not_a_sigbus(mo
 def test_a_full_dev_shm_is_an_error_in_the_background_and_not_a_sigbus(tmp_path: Path) -> None:
     """The free space can go between the look and the allocation: so the pages are faulted in by a call that fails."""
     code = (
-        "import torch; from trainer.checkpoint import stage; stage._require_room = lambda size, of: None\n"
+        "import torch; from trainer.checkpoint import segments, stage; segments._require_room = lambda size, of: None\n"
         "s = stage.Stage(); s.bind({'model.w': torch.zeros(8 << 20)})\n"
-        "try:\n    s.copy()\nexcept stage.StagingFailed as error:\n    print('said:', error)\n"
+        "try:\n    s.copy()\nexcept segments.StagingFailed as error:\n    print('said:', error)\n"
     )
     mounted = f'mount -t tmpfs -o size=4m tmpfs /dev/shm && exec {sys.executable} -c "$0"'
     done = subprocess.run(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from holdfast import lineage
 from holdfast.checkpoint_folder import read_marker
 from holdfast.config import names
 from trainer import optimizer as optimizers
@@ -67,6 +68,12 @@ class Checkpoints:
 
     # --- in every step ---
 
+    def between(self) -> None:
+        """Call when a forward pass has been launched: the host launches a due copy now, while the GPU is busy."""
+        self._stage.launch()
+        if self._near is not None:
+            self._near.between()
+
     def before_update(self) -> None:
         """Call before anything changes parameters or optimizer state: waits for the staging copy only."""
         self._stage.wait()
@@ -111,7 +118,7 @@ class Checkpoints:
             with self._log.span("drain", step=steps):
                 self._saving.wait()
                 self._retry_last(steps)
-                self._saving.finish_retention()
+                self._saving.finish_retention(self._config.recovery.process_group_timeout_s / 2)
         if self._rank == 0:
             self._run.require_generation(self._attempt.generation)
             self._run.write_complete(step=steps, attempt=str(self._attempt))
@@ -123,12 +130,16 @@ class Checkpoints:
 
     def _retry_last(self, steps: int) -> None:
         """The last step's state is the result of the whole run: try again while the rule for failed saves allows."""
-        while not self._everyone_sees(steps):
+        while not self._is_committed(steps):
             self._begin(steps)
             self._saving.wait()
 
-    def _everyone_sees(self, step: int) -> bool:
-        marker = read_marker(self._run.checkpoints / names.step_folder(step))
-        seen = torch.tensor([int(marker is not None)])
-        dist.all_reduce(seen, op=dist.ReduceOp.MIN)
-        return bool(seen.item())
+    def _is_committed(self, step: int) -> bool:
+        """Whether `step` is committed on the way to the present. Rank 0 looks, all do as it says. Collective."""
+        committed = torch.zeros(1, dtype=torch.int64)
+        if self._rank == 0:
+            marker = read_marker(self._run.checkpoints / names.step_folder(step))
+            ours = marker is not None and lineage.in_history(lineage.read(self._run), marker.attempt, step)
+            committed += int(ours)
+        dist.broadcast(committed, 0)
+        return bool(committed.item())

@@ -10,6 +10,7 @@ finds nothing to rename in what another attempt has put in its place.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from holdfast import lineage
-from holdfast.checkpoint_folder import DCP_METADATA, STATE, FileRecord, Marker
+from holdfast.checkpoint_folder import DCP_METADATA, STATE, FileRecord, Marker, read_marker
 from holdfast.config import names
 from holdfast.run_directory import RunDirectory, sync_folder, write_atomically
 from trainer.checkpoint.persist import Equipment, equipment, read_acknowledgement
 from trainer.checkpoint.plan import results_from_json, write_metadata
 from trainer.checkpoint.prune import prune
+
+logger = logging.getLogger(__name__)
 
 _leases: dict[str, Any] = {}
 """In the writer process: what prune remembers of readers from one commit to the next."""
@@ -58,16 +61,31 @@ def publish(folder: str, serial: int, description: dict[str, Any]) -> dict[str, 
 def _publish(run: RunDirectory, e: Equipment, partial: Path, pending: str, marker: Marker) -> None:
     write_atomically(partial / pending, marker.text())
     final = run.checkpoints / names.step_folder(marker.step)
-    _require_ours(run, e)
-    if final.exists():
-        # A torn folder of an earlier attempt, or the same step committed before a rollback past it: replaced.
-        (final / names.COMMITTED).unlink(missing_ok=True)
-        shutil.rmtree(final)
+    there = read_marker(final)
+    _require_ours(run, e)  # after the look: a writer that hung in it for long is refused
+    if there is not None and lineage.in_history(lineage.read(run), there.attempt, there.step):
+        # Committed already, on this very time line: a retry of a save that only seemed to have failed.
+        shutil.rmtree(partial, ignore_errors=True)
+        return
+    if (final / names.COMMITTED).exists():
+        # Committed on a time line that was left, or its marker cannot be read: never deleted.
+        _set_aside(run, final, partial.name)
+    elif final.exists():
+        shutil.rmtree(final)  # torn
     partial.rename(final)
     sync_folder(run.checkpoints)
     (final / pending).rename(final / names.COMMITTED)
     sync_folder(final)
-    write_atomically(run.checkpoints / names.LATEST, final.name)
+    try:
+        write_atomically(run.checkpoints / names.LATEST, final.name)
+    except OSError as error:
+        logger.warning("step %d is committed; the pointer for people was not written: %s", marker.step, error)
+
+
+def _set_aside(run: RunDirectory, final: Path, by: str) -> None:
+    aside = run.path / names.ASIDE / by
+    aside.mkdir(parents=True, exist_ok=True)
+    final.rename(aside / final.name)
 
 
 def _require_ours(run: RunDirectory, e: Equipment) -> None:

@@ -34,8 +34,7 @@ from holdfast.leases import Lease
 from holdfast.run_directory import sync_folder
 from trainer.checkpoint.reader import Damaged, VerifyingReader, committed_content
 from trainer.checkpoint.tokenizer_copy import copy_tokenizer
-from trainer.imports import model_classes
-from trainer.model import hugging_face_settings
+from trainer.model import on_meta
 
 BATCH_BYTES = 1 << 29
 """Weights (float32) read at once; a larger single tensor is read alone. Small tensors share the blocks that are read
@@ -67,7 +66,7 @@ def export(folder: Path, target: Target, tell: Tell) -> dict[str, Any]:
         raise _not_committed(folder)
     reader = VerifyingReader(folder, marker)
     saved = json.loads(committed_content(folder, marker, STATE))["config"]
-    model = skeleton(_model_of(saved, folder))
+    model = on_meta(_model_of(saved, folder))
     weights = wanted(model, reader.read_metadata().state_dict_metadata)
     shards = split_torch_state_dict_into_shards(
         {name: torch.empty(shape, dtype=target.dtype, device="meta") for name, shape in weights.items()},
@@ -111,14 +110,6 @@ def _model_of(saved: dict[str, Any], folder: Path) -> Model:
         raise ConfigError(
             [Problem("model", str(folder / STATE), " ".join(str(error).split()), fix)], "export"
         ) from None
-
-
-def skeleton(settings: Model) -> torch.nn.Module:
-    """The model without memory for its weights."""
-    configuration, causal_lm = model_classes(settings.family)
-    with torch.device("meta"):
-        model: torch.nn.Module = causal_lm(configuration(**hugging_face_settings(settings)))
-    return model
 
 
 def wanted(model: torch.nn.Module, there: dict[str, Any]) -> dict[str, torch.Size]:

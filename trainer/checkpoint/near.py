@@ -109,6 +109,10 @@ class Near:
         )
         self._pipeline.start(step, self._restored)
 
+    def between(self) -> None:
+        """Launch a copy that is due."""
+        self._stage.launch()
+
     def before_update(self) -> None:
         """The next optimizer update waits for the staging copy."""
         self._stage.wait()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from holdfast.config.schema import Checkpoint
 from holdfast.run_directory import read_json, write_atomically
 from trainer.checkpoint.plan import ShardPlan, results_to_json
 from trainer.checkpoint.prune import room_for
-from trainer.checkpoint.stage import Handle, Layout
+from trainer.checkpoint.segments import Handle
+from trainer.checkpoint.stage import Layout
 
 ASIDE_BYTES = 1 << 20
 """From this size on, to hash in another thread is worth it."""
@@ -77,7 +78,7 @@ def write_shard(folder: str) -> dict[str, Any]:
     start = time.monotonic()
     time.sleep(float(os.environ.get(DELAY_VARIABLE, "0")))
     e, target = equipment(), Path(folder)
-    needed = e.layout.bytes * e.world_size
+    needed = e.layout.bytes * (e.world_size if e.rank == 0 else 1)  # the others begin while some have written
     lacking = room_for(target.parent, needed, e.keep.reserve_gib)
     if lacking:
         raise OSError(lacking)
@@ -131,22 +132,20 @@ def _write_files(e: Equipment, folder: str) -> tuple[list[dict[str, Any]], list[
 
     data = (None, (None, None, (e.plan.items, _tensors), None, e.keep.writer_threads, e.plan.storage_plan))
     buckets = FileSystemWriterAsync.preload_tensors((folder, data), False)
-    results_queue: queue.Queue[Any] = queue.Queue()
-    results: Any = {}
-    if buckets:
-        FileSystemWriterAsync.write_preloaded_data_multithread(
-            [e.plan.transforms], False, open_hashed, e.rank, buckets, results_queue
-        )
-        results = results_queue.get_nowait()
-        if isinstance(results, Exception):
-            raise next((stream.error for stream in streams.values() if stream.error), results)
+    # Not by NVRx's write_preloaded_data_multithread: it writes one bucket alone before it starts threads for the rest.
+    write = partial(FileSystemWriterAsync._write_bucket_to_storage, [e.plan.transforms], open_hashed)
+    with ThreadPoolExecutor(max(1, len(buckets)), thread_name_prefix="write") as pool:
+        written = [pool.submit(write, bucket, True, False) for bucket in buckets]
+    failed = next((part.exception() for part in written if part.exception()), None)
+    if failed is not None:
+        raise next((stream.error for stream in streams.values() if stream.error), failed)
     files = []
     for path, stream in streams.items():
         size = os.path.getsize(path)
         if size != stream.hashes.bytes:
             raise OSError(f"{path}: {stream.hashes.bytes} bytes were written, the file has {size}")
         files.append({"name": os.path.basename(path), "bytes": size, "xxh3": stream.hashes.digests()})
-    return files, [result for bucket in results.values() for result in bucket]
+    return files, [result for part in written for result in part.result()]
 
 
 def read_acknowledgement(folder: Path, rank: int) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ def superseded(committed: tuple[int, ...], keep: Checkpoint) -> list[int]:
 def prune(run: RunDirectory, keep: Checkpoint, generation: int, attempt: str, memory: dict[str, Any]) -> None:
     """Delete what retention does not keep. By rank 0's writer, after a commit; what a reader holds, after a later one.
 
+    A step whose marker cannot be read is left alone: its files may be whole, and only a person can tell.
     memory: what earlier calls saw of readers (leases.held_steps). Raises StaleGeneration or StaleAttempt if a newer one
     owns the run, OSError if the storage refuses.
     """
@@ -93,14 +94,16 @@ def room_for(folder: Path, needed_bytes: int, reserve_gib: float) -> str | None:
 
 
 def set_newer_aside(run: RunDirectory, step: int, attempt: Attempt) -> list[str]:
-    """Move committed steps beyond `step`, from which training goes on, out of the way. Rank 0 only. Returns the names.
+    """Move committed steps beyond `step`, from which training goes on, out of the way, and those whose marker cannot be
+    read. Rank 0 only. Returns the names.
 
     They are damaged, or were passed over on request. Left in place they would count as the newest for retention, which
     would then delete what is committed from now on, and for the next restart. Nothing is deleted: ASIDE keeps them.
     """
     _require_current(run, attempt.generation, str(attempt))
     moved = []
-    for newer in [found for found in look(run.checkpoints).committed if found > step]:
+    found = look(run.checkpoints)
+    for newer in sorted(other for other in (*found.committed, *found.damaged) if other > step):
         folder = run.checkpoints / names.step_folder(newer)
         target = run.path / names.ASIDE / str(attempt)
         target.mkdir(parents=True, exist_ok=True)

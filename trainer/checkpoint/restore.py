@@ -31,8 +31,9 @@ class NoCheckpoint(Exception):
 
 @dataclass(frozen=True)
 class Candidates:
-    """steps: committed, seen by every rank, of this run's history, newest first. somewhere: how many any rank sees.
-    messages: what was passed over, and why. asked: the step that was asked for (resume.step)."""
+    """steps: committed, seen by every rank, of this run's history, newest first. somewhere: how many any rank sees,
+    those whose marker cannot be read included. messages: what was passed over, and why. asked: the step that was asked
+    for (resume.step)."""
 
     steps: tuple[int, ...]
     somewhere: int
@@ -41,26 +42,43 @@ class Candidates:
 
 
 def candidates(folder: Path, asked: int | None, begun: list[Begun]) -> Candidates:
-    """The steps that may be loaded. Raises NoCheckpoint if `asked` (resume.step) is not among them.
+    """The steps that may be loaded. Raises NoCheckpoint if `asked` (resume.step) is not among them, OSError on all
+    ranks if the folder cannot be listed on one.
 
     begun: the run's attempts. It counts as rank 0 knows it, like `asked`. A step whose attempt is not on the way to
     the present is never used: its commit came after the attempt was aborted, or it is another run's.
     """
     gathered: list[Any] = [None] * dist.get_world_size()
-    found = look(folder)
+    found, problem = Found((), ()), None
+    try:
+        found = look(folder)
+    except OSError as error:
+        problem = f"rank {dist.get_rank()} cannot list the checkpoints: {error}"
     strangers = _strangers(folder, found, begun) if dist.get_rank() == 0 else {}
-    dist.all_gather_object(gathered, (found, asked, strangers))
-    seen, (_, asked, strangers) = [found for found, *_ in gathered], gathered[0]
+    dist.all_gather_object(gathered, (found, asked, strangers, problem))
+    if problems := [problem for *_, problem in gathered if problem]:
+        raise OSError("; ".join(problems))
+    seen, (_, asked, strangers, _) = [found for found, *_ in gathered], gathered[0]
     everywhere = sorted(set.intersection(*(set(found.committed) for found in seen)), reverse=True)
-    somewhere = set.union(*(set(found.committed) for found in seen))
+    damaged = set.union(*(set(found.damaged) for found in seen))
+    somewhere = set.union(*(set(found.committed) for found in seen)) | damaged
     messages = [f"{name}: not committed" for name in sorted(set.union(*(set(found.unfinished) for found in seen)))]
-    messages += [f"{names.step_folder(step)}: not every rank sees it" for step in sorted(somewhere - set(everywhere))]
+    messages += [f"{names.step_folder(step)}: its marker is unreadable" for step in sorted(damaged)]
+    unseen = sorted(somewhere - damaged - set(everywhere))
+    messages += [f"{names.step_folder(step)}: not every rank sees it" for step in unseen]
     messages += [f"{names.step_folder(step)}: {why}" for step, why in sorted(strangers.items())]
     steps = [step for step in everywhere if step not in strangers]
     if asked is not None and asked not in steps:
         listed = ", ".join(str(step) for step in sorted(steps)) or "none"
         raise NoCheckpoint(f"resume.step = {asked}: no such committed step. There are: {listed}.")
     return Candidates(tuple(steps) if asked is None else (asked,), len(somewhere), tuple(messages), asked)
+
+
+def without_a_record(folder: Path) -> list[tuple[int, str]]:
+    """(step, attempt) of all committed steps, by their markers alone: for a run that has no list of its attempts, since
+    it is older than that, or since only its checkpoints were copied. Rank 0 only."""
+    markers = (read_marker(folder / names.step_folder(step)) for step in look(folder).committed)
+    return [(marker.step, marker.attempt) for marker in markers if marker is not None]
 
 
 def _strangers(folder: Path, found: Found, begun: list[Begun]) -> dict[int, str]:
@@ -75,7 +93,8 @@ def _strangers(folder: Path, found: Found, begun: list[Begun]) -> dict[int, str]
 
 
 def require_none_needed(folder: Path, found: Candidates, messages: list[str], must_resume: bool) -> None:
-    """Nothing could be loaded. Raises NoCheckpoint unless a fresh start is right: nothing was ever committed."""
+    """Nothing could be loaded. Raises NoCheckpoint unless a fresh start is right: nothing was ever committed. A marker
+    that cannot be read was one."""
     if found.somewhere:
         raise NoCheckpoint(
             f"{folder}: {found.somewhere} committed checkpoint(s), none of which can be used: {'; '.join(messages)}. "
@@ -113,7 +132,7 @@ def open_step(folder: Path, how: Checkpoint) -> tuple[Opened | None, list[str]]:
 def _open(folder: Path, how: Checkpoint) -> tuple[str, Opened]:
     marker = read_marker(folder)
     if marker is None:
-        raise Damaged(f"{folder.name}: the marker is unreadable")
+        raise Damaged(f"{folder.name}: its marker is unreadable")
     mine = marker.files[dist.get_rank() :: dist.get_world_size()]
     for problem in damage(folder, mine, marker.block_bytes, every=None):
         raise Damaged(problem)

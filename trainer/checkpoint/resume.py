@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from trainer.checkpoint.stage import local_part
 from trainer.runtime import Attempt
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,10 @@ class Resume:
         near: the local tier, from which a step is taken that is newer than the newest on the shared storage.
 
         Nobody may save before it has returned everywhere. Raises NoCheckpoint or ConfigError, on all ranks alike, where
-        going on would be wrong; StaleAttempt or StaleGeneration on rank 0 if a newer attempt has begun.
+        going on would be wrong; OSError, on all ranks alike, if the run's records cannot be read or written now: the
+        next attempt may be luckier. StaleAttempt or StaleGeneration on rank 0 if a newer attempt has begun.
         """
-        begun, removed = self._begin()
+        begun, removed = self._by_rank_0(self._begin) or ([], [])  # nobody lists the folder while rank 0 cleans it
         found = restore.candidates(self.run.checkpoints, self._asked_step(), begun)
         step, messages = self._load_newest_whole(found, live, near)
         if step is None:
@@ -54,24 +57,50 @@ class Resume:
                 self.run.checkpoints, found, [*found.messages, *messages], self.config.resume.must_resume
             )
             logger.info("fresh start: no committed checkpoint in %s", self.run.checkpoints)
-        if self.rank == 0:
-            passed_over = [message for message in [*found.messages, *messages] if _newer(message, step)]
-            self._tell([*passed_over, *(f"{name}: half-written, removed" for name in removed)])
-            lineage.started(self.run, str(self.attempt), step or 0)
-            if step is not None:
-                self._leave_newer_behind(step)
-        dist.barrier()  # the first save comes after `started`: without it a commit would not belong to the history
+        passed_over = [message for message in [*found.messages, *messages] if _newer(message, step)]
+        half_written = [f"{name}: half-written, removed" for name in removed]
+        # The first save comes after `started`: without it a commit would not belong to the history.
+        self._by_rank_0(lambda: self._go_on(step, [*passed_over, *half_written]))
         return step or 0
+
+    def _by_rank_0(self, work: Callable[[], T]) -> T | None:
+        """Do it on rank 0 while the others wait. The answer is rank 0's alone; its OSError is raised on all ranks: they
+        would wait for it until the process group's timeout."""
+        answer, failure = None, None
+        if self.rank == 0:
+            try:
+                answer = work()
+            except OSError as error:
+                failure = error
+        told = [None if failure is None else str(failure)]
+        dist.broadcast_object_list(told, src=0)
+        if failure is not None:
+            raise failure
+        if told[0] is not None:
+            raise OSError(told[0])
+        return answer
 
     def _begin(self) -> tuple[list[Begun], list[str]]:
         """Become the current attempt: from here on, whatever aborted ones still try to commit is refused."""
-        begun, removed = [], []
-        if self.rank == 0:
-            lineage.begin(self.run, str(self.attempt), self.attempt.generation)
-            removed = remove_partials(self.run, self.attempt)
-            begun = lineage.read(self.run)
-        dist.barrier()  # nobody lists the folder while rank 0 cleans it
-        return begun, removed
+        lineage.begin(self.run, str(self.attempt), self.attempt.generation, self._adopted())
+        removed = remove_partials(self.run, self.attempt)
+        return lineage.read(self.run), removed
+
+    def _adopted(self) -> list[Begun]:
+        """The history of a run that has committed steps and no record of how it came to them."""
+        if not lineage.knows_nothing(lineage.read(self.run)):
+            return []
+        saved = restore.without_a_record(self.run.checkpoints)
+        for step, attempt in saved:
+            logger.warning("no record of attempts: step %d, by %s, counts as this run's history", step, attempt)
+        return lineage.adopted(saved)
+
+    def _go_on(self, step: int | None, messages: list[str]) -> None:
+        """Put on record where training goes on."""
+        self._tell(messages)
+        lineage.started(self.run, str(self.attempt), step or 0)
+        if step is not None:
+            self._leave_newer_behind(step)
 
     def _load_newest_whole(
         self, found: restore.Candidates, live: dict[str, torch.Tensor], near: Near | None

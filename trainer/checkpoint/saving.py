@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed.distributed_c10d import _get_default_store
 
+from holdfast.checkpoint_folder import read_marker
 from holdfast.config import names
 from holdfast.lineage import StaleAttempt
 from holdfast.run_directory import StaleGeneration, Terminal
@@ -22,7 +23,8 @@ from trainer.checkpoint import commit, persist
 from trainer.checkpoint.commit import partial_folder
 from trainer.checkpoint.persist import Equipment
 from trainer.checkpoint.plan import make_plan
-from trainer.checkpoint.stage import Handle, Stage
+from trainer.checkpoint.segments import Handle
+from trainer.checkpoint.stage import Stage
 from trainer.checkpoint.writer import Ticket, Writer, WriterFailed
 from trainer.runtime import Attempt
 
@@ -113,6 +115,7 @@ class Saving:
         All ranks wait here, in the checkpoint section, rather than in the next step's first collective.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
+        self._stage.launch()
         while self._save is not None:
             self.poll(waiting=True)
             if self._save is not None:
@@ -121,10 +124,10 @@ class Saving:
                 time.sleep(POLL_S)
         return True
 
-    def finish_retention(self) -> None:
-        """Wait, for a limited time, until the writer has deleted what the last commit made superfluous: nobody would
-        do it later."""
-        while self._retention is not None:
+    def finish_retention(self, limit_s: float) -> None:
+        """Wait, at most `limit_s`, until the writer has deleted what is superfluous: nobody would do it later."""
+        deadline = time.monotonic() + limit_s
+        while self._retention is not None and time.monotonic() < deadline:
             self._look_after_retention()
             time.sleep(POLL_S)
 
@@ -139,9 +142,8 @@ class Saving:
             if save.acknowledged and (self._committed(save) if self._rank == 0 else waiting and self._resolved(save)):
                 self._save = None
         except (WriterFailed, OSError) as error:
-            self._save = None
             _raise_if_stale(error)
-            self._count_failure(save, error)
+            self._fail(save, error)
 
     # --- the stages ---
 
@@ -166,6 +168,7 @@ class Saving:
         """Hand over once the copy is complete; acknowledge once this rank's part is durable."""
         if save.write is None:
             if not self._stage.done():
+                self._require_in_time(save)
                 return
             save.write = self._writer.submit(persist.write_shard, str(save.folder))
         if save.acknowledged:
@@ -178,30 +181,37 @@ class Saving:
 
     def _committed(self, save: _Save) -> bool:
         """Commit if all ranks have acknowledged. Rank 0 only."""
-        self._require_in_time(save)
         if save.publish is None:
+            self._require_in_time(save)
             if self._store.check([self._key(save, FAILED)]):
                 raise WriterFailed(self._store.get(self._key(save, FAILED)).decode())
             if self._store.add(self._key(save, WRITTEN), 0) < self._world_size:
                 return False
             save.publish = self._writer.submit(commit.publish, str(save.folder), save.serial, save.description)
-        published = self._writer.result(save.publish, self._keep.persist_timeout_s)
+        # Too late, the writer is killed: whether the step is committed is then a fact, and not a race.
+        left = self._keep.persist_timeout_s - (save.publish.since - save.since)
+        published = self._writer.result(save.publish, max(left, POLL_S))
         if published is None:
             return False
+        self._conclude(save)
+        return True
+
+    def _conclude(self, save: _Save) -> None:
+        """The step is committed. Rank 0 only."""
+        assert save.publish is not None
         self._store.set(self._key(save, OVER), COMMITTED)
         self._failed_in_a_row = 0
         self.committed = save.step
         self._log.lasted("publish", save.publish.since, step=save.step)
-        self._log.lasted("persist", save.since, step=save.step, **published)
+        self._log.lasted("persist", save.since, step=save.step, bytes=self._stage.bytes * self._world_size)
         self._log.point("commit", step=save.step)
         logger.info("committed step %d", save.step)
         self._retention = self._aside(commit.retain)
-        return True
 
     def _resolved(self, save: _Save) -> bool:
         """Whether rank 0 has said what became of the save."""
-        self._require_in_time(save)
         if not self._store.check([self._key(save, OVER)]):
+            self._require_in_time(save)
             return False
         if self._store.get(self._key(save, OVER)).decode() == COMMITTED:
             self.committed = save.step
@@ -238,6 +248,21 @@ class Saving:
             self._retention = None
             if outcome["error"]:
                 logger.warning("old checkpoints could not be deleted: %s", outcome["error"])
+
+    def _fail(self, save: _Save, error: Exception) -> None:
+        """What became of a save that did not go well."""
+        marker = read_marker(self._run.checkpoints / names.step_folder(save.step)) if save.publish else None
+        if marker is not None and marker.attempt == str(self._attempt):
+            # The rename of the marker is the commit, whatever failed behind it.
+            logger.warning("step %d is committed, although: %s", save.step, error)
+            self._save = None
+            self._conclude(save)
+            return
+        part_failed = self._rank != 0 and not save.acknowledged
+        save.acknowledged = True
+        # Whose part failed waits for rank 0's word like all others, here and not in the next step's collective.
+        self._save = save if part_failed else None
+        self._count_failure(save, error)
 
     def _count_failure(self, save: _Save, error: Exception) -> None:
         """A failed save does not stop training; a row of them does, since ever more work would be lost."""

@@ -22,7 +22,7 @@ import psutil
 import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest, PersistentAsyncCaller
 
-from trainer.checkpoint.stage import Handle
+from trainer.checkpoint.segments import Handle
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,13 @@ class WriterFailed(Exception):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class _Caller(PersistentAsyncCaller):  # type: ignore[misc]
+    """NVRx's, without its clean-up when it is collected, which waits without limit for a process that may be dead."""
+
+    def __del__(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -78,15 +85,17 @@ class Writer:
 
     def _require_process(self) -> None:
         """Start the process unless it is there. Raises WriterFailed if the machine has no room for another one."""
+        if self._caller is not None and not self._caller.process.is_alive():
+            logger.warning("the writer process of rank %d ended while it was idle and is replaced", self._rank)
+            self.abort()
         if self._caller is not None:
             return
-        # cpu_shm_mode: the worker gets CPU tensors only and must not touch CUDA.
-        caller = PersistentAsyncCaller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
-        caller.rank = self._rank
         try:
+            # cpu_shm_mode: the worker gets CPU tensors only and must not touch CUDA.
+            caller = _Caller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
+            caller.rank = self._rank
             caller._start_worker(self._rank)
         except OSError as error:
-            caller.process = None  # NVRx would wait for it when the caller is collected
             raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
         self._caller = caller
         self._send(_settle, os.getpid(), Handle.of(self._outcome))
@@ -97,10 +106,9 @@ class Writer:
     def prepare(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Run function(*arguments) in the process now, and again in each process that replaces it: what all later
         requests need, sent once. Its result is not looked at; if it fails, so does the next request."""
-        self._preparation = (function, arguments)
-        if self._caller is None:
-            self.start()
-        else:
+        before, self._preparation = self._caller, (function, arguments)
+        self.start()
+        if self._caller is not None and self._caller is before:
             self._send(function, *arguments)
 
     @property
@@ -119,8 +127,8 @@ class Writer:
         Raises WriterFailed if there is no process and none can be started.
         """
         self._require_process()
-        self._send(_report, self._requests + 1, function, arguments)
-        self._submitted = self._requests
+        self._submitted = self._requests + 1  # first: an abort of the attempt may strike between the two
+        self._send(_report, self._submitted, function, arguments)
         return Ticket(self._requests, self.pid or 0, time.monotonic())
 
     def result(self, ticket: Ticket, limit_s: float) -> Any | None:
@@ -155,6 +163,7 @@ class Writer:
         for channel in (caller.queue, caller.preload_q, caller.comp_q):
             # What is still in the pipe is for a dead reader; joining its feeder thread would wait for ever.
             channel.cancel_join_thread()
+            channel._reader.close()  # ours keeps the pipe alive, and a large request would block the feeder for ever
             channel.close()
 
     def close(self) -> None:

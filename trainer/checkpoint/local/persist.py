@@ -18,7 +18,7 @@ from trainer.checkpoint.local.exchange import ExchangeFailed, Limits, Receiver, 
 from trainer.checkpoint.local.files import lacks_room, prune_parts, write_part
 from trainer.checkpoint.local.flat import FlatBytes
 from trainer.checkpoint.local.part import Part, Save
-from trainer.checkpoint.stage import Handle
+from trainer.checkpoint.segments import Handle
 
 logger = logging.getLogger(__name__)
 

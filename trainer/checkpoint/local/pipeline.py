@@ -21,7 +21,8 @@ from trainer.checkpoint.local.exchange import Limits
 from trainer.checkpoint.local.find import neighbour
 from trainer.checkpoint.local.part import Save
 from trainer.checkpoint.local.persist import LocalEquipment, equip_local, receiver_port, save_local
-from trainer.checkpoint.stage import Handle, Stage, StagingFailed
+from trainer.checkpoint.segments import Handle, StagingFailed
+from trainer.checkpoint.stage import Stage
 from trainer.checkpoint.writer import Ticket, Writer, WriterFailed
 
 logger = logging.getLogger(__name__)
