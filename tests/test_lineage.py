@@ -140,6 +140,7 @@ def test_every_adopted_step_lies_in_the_history_and_goes_on_lying_there(
     """Names of adopted attempts are given again here, and are newer than the first one of this run directory."""
     newest = max((step for step, _ in saved), default=0)
     lineage.begin(run, "g1-c0-r0", 1, lineage.adopted(saved))
+    lineage.begin(run, "g1-c0-r0", 1)
     assert all(in_history(lineage.read(run), attempt, step) for step, attempt in saved)
     lineage.started(run, "g1-c0-r0", newest)
     begun = lineage.read(run)
