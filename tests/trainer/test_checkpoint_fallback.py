@@ -248,6 +248,7 @@ def test_steps_without_any_list_of_attempts_are_adopted_and_strangers_to_a_list_
     assert lineage.read(RunDirectory(again)) == [Begun(str(THIRD), 0, adopted=True), Begun(str(THIRD), 15)]
     assert lineage.read(RunDirectory(began))[1:] == [Begun(str(SECOND), None), Begun(str(THIRD), 15)]
     assert of_foreign.startswith("NoCheckpoint: ") and "attempt g7-c0-r0 committed it" in of_foreign
+    assert lineage.read(RunDirectory(foreign)) == [Begun(str(FIRST), 0), Begun(str(THIRD), None)]
 
 
 def test_a_step_whose_marker_differs_between_ranks_is_not_loaded(clean: Path, tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ def candidates(folder: Path, asked: int | None, begun: list[Begun]) -> Candidate
     try:
         found = look(folder)
     except OSError as error:
-        raise
         problem = f"rank {dist.get_rank()} cannot list the checkpoints: {error}"
     strangers = _strangers(folder, found, begun) if dist.get_rank() == 0 else {}
     dist.all_gather_object(gathered, (found, asked, strangers, problem))
