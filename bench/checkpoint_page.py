@@ -21,6 +21,13 @@ WORDS = {
     "dcp_sync": "torch DCP, `save`",
     "torch_save": "`torch.save` of local shards",
 }
+SHORT = {
+    "nvrx_dcp": "NVRx's DCP writer",
+    "nvrx_torch": "NVRx's `TorchAsyncCheckpoint`",
+    "dcp_async_thread": "torch's `async_save`",
+    "dcp_sync": "torch's synchronous `save`",
+}
+"""Methods of the headline, in its words."""
 COLUMNS = (
     "method", "<saves", "<step", "<blocked", "<hidden", "<total", "<95 % of total", "<of a step", "<first save blocked",
     "<written after", "<host memory per rank",
@@ -86,6 +93,20 @@ def source(result: dict[str, Any], folder: Path) -> str:
         f"FSDP2, {result['shard_bytes'] / 1e9:.1f} GB of state on each of {result['ranks']} ranks, saved to "
         f"{target['file_system']} by {target['threads']} threads per rank. A step takes {ms(result['step_s'])}, the "
         f"copy of a shard to pinned memory {ms(result['copy_s'])} ({result['copy_gb_s']:.1f} GB/s)."
+    )
+
+
+def headline(result: dict[str, Any], page: str) -> str:
+    """The result in two sentences. page: where the rest stands."""
+    rows = {row["method"]: row for row in result["rows"] if "total_s" in row and not row.get("incomplete")}
+    ours, gpus = rows["holdfast"], result["hardware"]["gpus"]
+    others = [f"{ms(rows[name]['total_s'])} with {words}" for name, words in SHORT.items() if name in rows]
+    return (
+        f"On {len(gpus)} x {gpus[0]}, with {result['shard_bytes'] / 1e9:.1f} GB of state per GPU and steps of "
+        f"{ms(ours['step_s'])}, a save costs a run {ms(ours['total_s'])} in all, "
+        f"{ours['total_s'] / ours['step_s']:.1%} of a step where {GOAL:.0%} is aimed at: {ms(ours['blocked_s'])} of "
+        f"waiting, the rest slower steps during the background write. The first one costs {ms(ours['first_total_s'])}. "
+        f"The same state on the same machine costs {', '.join(others)} ([all numbers, with intervals]({page}))."
     )
 
 

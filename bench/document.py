@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench import checkpoint_page, record
+from bench import checkpoint_page, kills_page, record
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
 from bench.record import Measured
 from holdfast.commands.check import summary as profile_summary
@@ -231,6 +231,18 @@ def save_cost(_: Measured, folder: Path) -> str:
     )
 
 
+def save_cost_headline(_: Measured, folder: Path) -> str:
+    """What a save costs, in two sentences."""
+    result = checkpoint_page.read()
+    page = os.path.relpath(ROOT / "docs" / "results.md", folder)
+    return "Not measured yet." if result is None else checkpoint_page.headline(result, page)
+
+
+def kills(_: Measured, folder: Path) -> str:
+    """What kills at random instants did."""
+    return kills_page.headline(folder)
+
+
 BLOCKS: Mapping[str, Block] = {
     "demo": demo,
     "layers": layers,
@@ -239,6 +251,8 @@ BLOCKS: Mapping[str, Block] = {
     "buckets": buckets,
     "profiles": profiles,
     "save-cost": save_cost,
+    "save-cost-headline": save_cost_headline,
+    "kills": kills,
 }
 
 

@@ -27,7 +27,14 @@ class Session:
     """What one rank of an attempt has: a model, an optimizer and Checkpoints, in a run directory that is owned."""
 
     def __init__(
-        self, run_dir: str, settings: RunConfig, rank: int, world_size: int, cycle: int = 0, device: str = "cpu"
+        self,
+        run_dir: str,
+        settings: RunConfig,
+        rank: int,
+        world_size: int,
+        cycle: int = 0,
+        device: str = "cpu",
+        hidden: int = 64,
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -51,7 +58,7 @@ class Session:
             settings, identity, self.run, Path(run_dir), self.log, Pulse(None), self.writer, Stage(), self.local
         )
         torch.manual_seed(7)
-        model = torch.nn.Sequential(torch.nn.Linear(31, 64), torch.nn.Tanh(), torch.nn.Linear(64, 5))
+        model = torch.nn.Sequential(torch.nn.Linear(31, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 5))
         self.model = model.to(device)
         self.device = device
         fully_shard(self.model, mesh=init_device_mesh(device, (world_size,)))

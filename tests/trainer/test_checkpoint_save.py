@@ -217,10 +217,11 @@ def test_an_older_generation_refuses_to_commit(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("checkpoints/step-*/COMMITTED.json"))
 
 
-def _memory(rank: int, world: int, run_dir: str) -> tuple[list[int], list[int], list[int]]:
+def _memory(rank: int, world: int, run_dir: str, hidden: int = 64) -> tuple[list[int], list[int], list[int]]:
     import psutil
 
-    session = Session(run_dir, config("checkpoint.interval_steps=1", "training.steps=100"), rank, world)
+    sets = ["checkpoint.interval_steps=1", "training.steps=100"]
+    session = Session(run_dir, config(*sets), rank, world, hidden=hidden)
     session.checkpoints.restore()
     own, writer, files = [], [], []
     for step in range(1, 61):
@@ -240,3 +241,13 @@ def test_sixty_saves_do_not_grow_the_memory_of_trainer_or_writer(tmp_path: Path)
     assert own[-1] - own[9] < 20e6
     assert writer[-1] - writer[9] < 20e6
     assert files[-1] <= files[9] + 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_sixty_saves_of_a_50_mb_model_do_not_grow_memory_by_two_models(tmp_path: Path) -> None:
+    """case-09, on two ranks: 37 parameters per hidden unit, and 60 checkpoints of 150 MB."""
+    hidden = 50_000_000 // 4 // 37
+    for own, writer, _ in run_ranks(_memory, 2, str(tmp_path), hidden, timeout_s=380):
+        assert own[-1] - own[9] < 100e6
+        assert writer[-1] - writer[9] < 100e6
