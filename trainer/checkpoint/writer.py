@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest, PersistentAsyncCaller
+from torch import multiprocessing
 
 from trainer.checkpoint.segments import Handle
 
@@ -48,10 +49,29 @@ class WriterFailed(Exception):
 
 
 class _Caller(PersistentAsyncCaller):  # type: ignore[misc]
-    """NVRx's, without its clean-up when it is collected, which waits without limit for a process that may be dead."""
+    """NVRx's, without its clean-up when it is collected, which waits without limit for a process that may be dead; and
+    with a process that dies with this one before it waits for anything."""
 
     def __del__(self) -> None:
         pass
+
+    def _start_worker(self, rank: int) -> None:
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=_work,
+            args=(os.getpid(), rank, self.queue, self.preload_q, self.comp_q, logger.getEffectiveLevel(), NICE),
+            daemon=True,
+        )
+        self.process.start()
+
+
+def _work(parent: int, rank: int, requests: Any, preloads: Any, completions: Any, level: int, nice: int) -> None:
+    """The writer process. It must not outlive a killed trainer, holding its memory and writing on. A trainer that is
+    killed before it sent a request would leave it waiting for ever: it holds both ends of its own queue."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # cpu_shm_mode: this process gets CPU tensors only and must not touch CUDA.
+    PersistentAsyncCaller.async_loop_for_daemon_worker(rank, requests, preloads, completions, level, nice, None, True)
 
 
 @dataclass(frozen=True)
@@ -91,14 +111,13 @@ class Writer:
         if self._caller is not None:
             return
         try:
-            # cpu_shm_mode: the worker gets CPU tensors only and must not touch CUDA.
             caller = _Caller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
             caller.rank = self._rank
             caller._start_worker(self._rank)
         except OSError as error:
             raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
         self._caller = caller
-        self._send(_settle, os.getpid(), Handle.of(self._outcome))
+        self._send(_settle, Handle.of(self._outcome))
         if self._preparation is not None:
             function, arguments = self._preparation
             self._send(function, *arguments)
@@ -199,11 +218,8 @@ _channel: list[torch.Tensor] = []
 """In the writer process: where results go."""
 
 
-def _settle(parent: int, outcome: Handle) -> None:
-    """First request. The process must not outlive a killed trainer, holding its memory and writing on."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _settle(outcome: Handle) -> None:
+    """First request: where results go, and how important the process is to the storage."""
     _channel[:] = [outcome.open()]
     try:
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, IO_LEVEL)
