@@ -21,7 +21,7 @@ def test_steps_that_are_slower_during_a_write_cost_what_they_take_longer(run: Ru
     _steps(log, [3.0, *[1.0] * 6, 1.5, 1.25, 1.0, 1.0])
     log.span(10.0, 12.5, "write", step=7)
     ledger = ledger_of(run)
-    assert ledger.saves.hidden_s == (pytest.approx(0.75),)
+    assert ledger.saves.hidden_s == pytest.approx((0.75,))
     assert ledger.buckets["checkpoint_hidden"] == pytest.approx(0.75)
     assert ledger.buckets["productive"] == pytest.approx(13.0)
 
@@ -31,7 +31,7 @@ def test_steps_that_vary_by_themselves_are_no_cost_of_the_write(run: Run) -> Non
     _steps(log, [1.0, 0.9, 1.1, 1.0, 0.9, 1.1, 1.0, 1.3, 0.7, 1.0, 1.0])
     log.span(8.05, 9.9, "write", step=7)
     ledger = ledger_of(run)
-    assert ledger.saves.hidden_s == (pytest.approx(0.0),)
+    assert ledger.saves.hidden_s == pytest.approx((0.0,))
     assert ledger.buckets["checkpoint_hidden"] == pytest.approx(0.0)
 
 
@@ -49,6 +49,6 @@ def test_each_write_has_its_own_cost(run: Run) -> None:
     log.span(12.0, 13.4, "write", step=10)
     log.span(9.9, 10.0, "publish", step=7)
     saves = ledger_of(run).saves
-    assert saves.hidden_s == (pytest.approx(1.0), pytest.approx(0.5))
-    assert saves.write_s == (pytest.approx(1.9), pytest.approx(1.4))
-    assert saves.publish_s == (pytest.approx(0.1),)
+    assert saves.hidden_s == pytest.approx((1.0, 0.5))
+    assert saves.write_s == pytest.approx((1.9, 1.4))
+    assert saves.publish_s == pytest.approx((0.1,))
