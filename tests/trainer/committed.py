@@ -55,6 +55,13 @@ def some_tensors(seed: int) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def two_steps(folder: Path, block_bytes: int) -> Path:
+    """Commit steps 10 and 20: different values in files of the same names and sizes. Returns the folder."""
+    for step in (10, 20):
+        commit(folder / f"step-{step:08d}", some_tensors(step), block_bytes, step=step)
+    return folder
+
+
 def blank(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors to load into, full of what no save holds."""
     return {name: torch.full(tensor.shape, 77, dtype=tensor.dtype) for name, tensor in tensors.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint_folder import damage, read_marker
-from tests.trainer.committed import blank, commit, flip, load, marker_of, some_tensors
+from tests.trainer.committed import blank, flip, load, marker_of, some_tensors, two_steps
 from tests.trainer.saves import same
 from trainer.checkpoint import compare, reader
 from trainer.checkpoint.reader import Damaged
@@ -29,11 +29,7 @@ def many_small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two committed steps, 10 and 20, of different values in files of the same names and sizes."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    for step in (10, 20):
-        commit(folder / f"step-{step:08d}", some_tensors(step), BLOCK, step=step)
-    return folder
+    return two_steps(tmp_path_factory.mktemp("checkpoints"), BLOCK)
 
 
 def _truncated(folder: Path, path: Path, chance: random.Random) -> None:

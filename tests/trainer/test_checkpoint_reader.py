@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
 from holdfast.checkpoint_folder import FileRecord
-from tests.trainer.committed import Evil, blank, commit, flip, load, marker_of, some_tensors, with_reader
+from tests.trainer.committed import Evil, blank, commit, flip, load, marker_of, some_tensors, two_steps, with_reader
 from tests.trainer.saves import same
 from trainer.checkpoint import reader
 from trainer.checkpoint.compare import read_whole
@@ -35,11 +35,7 @@ def many_small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two committed steps, 10 and 20, of different values; file sizes may be the same."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    for step in (10, 20):
-        commit(folder / f"step-{step:08d}", some_tensors(step), BLOCK, step=step)
-    return folder
+    return two_steps(tmp_path_factory.mktemp("checkpoints"), BLOCK)
 
 
 @pytest.fixture

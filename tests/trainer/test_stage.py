@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trainer import own_mounts
 from trainer.checkpoint import segments as segments_module
 from trainer.checkpoint.segments import StagingFailed
 from trainer.checkpoint.stage import ALIGNMENT, Stage, lay_out
@@ -89,17 +89,6 @@ def test_a_full_dev_shm_is_an_error_in_the_background_and_not_a_sigbus(tmp_path:
         "try:\n    s.copy()\nexcept segments.StagingFailed as error:\n    print('said:', error)\n"
     )
     mounted = f'mount -t tmpfs -o size=4m tmpfs /dev/shm && exec {sys.executable} -c "$0"'
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, code],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"this machine lets nobody mount a small /dev/shm: {done.stderr.strip()[-100:]}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("said: 33,554,432 of 33,554,432 bytes of host memory cannot be had:"), done.stdout
-    assert "No space left on device" in done.stdout
+    printed = own_mounts.run(["sh", "-c", mounted, code], {"TMPDIR": str(tmp_path)}, timeout_s=60)
+    assert printed.startswith("said: 33,554,432 of 33,554,432 bytes of host memory cannot be had:"), printed
+    assert "No space left on device" in printed

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.trainer import own_mounts
 
 BREAK_FSYNC = """
 import errno, os, sys
@@ -30,19 +28,9 @@ def _saves(kind: str, tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "sitecustomize.py").write_text(BREAK_FSYNC)
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "tests.trainer.storage_faults", kind, str(run_dir)]
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", *command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "BROKEN": str(run_dir / "broken")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"this machine lets nobody mount a file system of his own: {done.stderr.strip()[-100:]}")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    environment = {"PYTHONPATH": f"{tmp_path}:{own_mounts.ROOT}", "BROKEN": str(run_dir / "broken")}
+    printed = own_mounts.run(command, environment, timeout_s=100)
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
 
 
