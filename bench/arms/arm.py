@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -68,12 +67,3 @@ class Arm:
         }
         dcp.load(read, storage_reader=reader, no_dist=True)
         return all(torch.equal(read[name], value) for name, value in expected.items())
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,9 +19,9 @@ from nvidia_resiliency_ext.checkpointing.async_ckpt.state_dict_saver import (
 from nvidia_resiliency_ext.checkpointing.async_ckpt.torch_ckpt import TorchAsyncCheckpoint
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-from bench.arms.arm import sync_folder
 from bench.arms.torch_arms import Dcp, TorchSave, same_in_file, save_synced, shards
 from bench.arms.workload import Workload
+from holdfast.run_directory import sync_folder
 
 
 class NvrxTorch(TorchSave):

@@ -15,8 +15,9 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from bench.arms.arm import Arm, sync_folder
+from bench.arms.arm import Arm
 from bench.arms.workload import Workload, local
+from holdfast.run_directory import sync_folder
 
 
 def save_synced(content: Any, path: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.arms.arm import sync_folder
 from bench.arms.workload import settings
 from bench.checkpoint_spec import Spec
+from holdfast.run_directory import sync_folder
 from trainer.checkpoint import persist
 from trainer.checkpoint.plan import make_plan
 from trainer.checkpoint.segments import Handle

@@ -178,7 +178,7 @@ def test_without_file_locks_processes_that_race_still_share_one_token_file(tmp_p
 @pytest.mark.parametrize(
     "moment",
     [
-        "import trainer.data.shard as s; s._sync_folder = die",
+        "import trainer.data.shard as s; s.sync_folder = die",
         "import trainer.data.shard as s; s._publish = die",
         "import trainer.data.shard as s; s._write_synced = die",
         "import trainer.data.tokenizer as t; t.Bytes.encode = die",

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.run_directory import sync_folder
 from trainer.data.sources import Source
 from trainer.data.tokenizer import Tokenizer, Tokens, token_type
 
@@ -109,7 +110,7 @@ def _build(
             ],
         }
         _write_synced(partial / INDEX, json.dumps(index, indent=1).encode())
-        _sync_folder(partial)
+        sync_folder(partial)
         _publish(partial, cache / fingerprint)
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # after the rename there is nothing by that name
@@ -142,7 +143,7 @@ def _publish(partial: Path, final: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise  # otherwise another process was first, and its shard is as good as ours
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
 
 
 @contextmanager
@@ -192,11 +193,3 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
