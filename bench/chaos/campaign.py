@@ -25,6 +25,7 @@ SETS = (
     "checkpoint.persist_timeout_s=20",
     "checkpoint.max_failed_saves=50",  # the stop rules are right, and tested elsewhere: here they would end the torment
     "recovery.same_step_limit=100",
+    "recovery.max_restarts_without_progress=100",
     "recovery.in_process=false",
     "recovery.in_job=false",
     "recovery.process_group_timeout_s=20",

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.checkpoint_folder import FileRecord, Marker, damage, read_exactly, read_marker
+from holdfast.checkpoint_folder import SAMPLE_EVERY, FileRecord, Marker, damage, read_exactly, read_marker
 from holdfast.commands.checkpoint_progress import Progress
 from holdfast.commands.checkpoint_steps import committed_steps, size_text
 from holdfast.config import names
@@ -22,7 +22,6 @@ THREADS = 16
 """Reads side by side, each of one block: a shared file system is fast only if asked for much at once."""
 PIECE_BLOCKS = 32
 """Blocks that one thread verifies at a time (256 MiB): large files are shared out too, and progress moves."""
-SAMPLED_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
             if marker is None:
                 print(f"step {step}: training deleted it before it could be leased; not verified")
                 continue
-            verdicts.append(verify(folder, marker, SAMPLED_EVERY if args.sampled else 1))
+            verdicts.append(verify(folder, marker, SAMPLE_EVERY if args.sampled else 1))
         _tell(verdicts[-1], marker, sampled=args.sampled)
     seconds, read = time.monotonic() - since, sum(verdict.bytes for verdict in verdicts)
     print(f"{size_text(read)} read in {seconds:.1f} s, {read / 1e9 / max(seconds, 1e-9):.2f} GB/s")

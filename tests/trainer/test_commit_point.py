@@ -13,6 +13,7 @@ import pytest
 from holdfast.config import names
 from tests.trainer.gloo import run_ranks
 from tests.trainer.saves import Session, config
+from tests.trainer.waiting import until
 
 SETS = ("checkpoint.interval_steps=10", "checkpoint.persist_timeout_s=60", "recovery.checkpoint_section_timeout_s=90")
 
@@ -26,13 +27,6 @@ def _session(rank: int, world: int, run_dir: str) -> Session:
 
 def _marker(session: Session, step: int) -> Path:
     return session.run.checkpoints / names.step_folder(step) / names.COMMITTED
-
-
-def _until(condition: Any, limit_s: float = 60) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _polled(saving: Any) -> Any:
@@ -69,8 +63,8 @@ def _writer_dies_behind_the_commit(rank: int, world: int, run_dir: str) -> dict[
     session = _session(rank, world, run_dir)
     session.steps(1, 10)
     saving: Any = session.checkpoints._saving
-    _until(lambda: _polled(saving) is None or saving._save.publish is not None)
-    _until(lambda: _marker(session, 10).exists())
+    until(lambda: _polled(saving) is None or saving._save.publish is not None)
+    until(lambda: _marker(session, 10).exists())
     pid = session.writer.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)  # its answer may be under way; what counts is what is on disk
@@ -78,7 +72,7 @@ def _writer_dies_behind_the_commit(rank: int, world: int, run_dir: str) -> dict[
     session.settle()
     session.steps(11, 20)
     session.settle()
-    saving.finish_retention(30)
+    saving.retention.finish(30)
     session.close()
     return _outcome(session)
 
@@ -118,7 +112,7 @@ def _asks_late(rank: int, world: int, run_dir: str) -> dict[str, Any]:
         session.settle()
     else:
         save = _polled(saving)
-        _until(lambda: _polled(saving).acknowledged and saving._store.check([saving._key(save, "over")]))
+        until(lambda: _polled(saving).acknowledged and saving._store.check([saving._key(save, "over")]))
         saving._save.since -= 10_000  # as if the next save were due hours later
     session.steps(11, 20)
     session.settle()
@@ -137,11 +131,11 @@ def _dies_idle(rank: int, world: int, run_dir: str) -> dict[str, Any]:
     session = _session(rank, world, run_dir)
     session.steps(1, 10)
     session.settle()
-    session.checkpoints._saving.finish_retention(30)
+    session.checkpoints._saving.retention.finish(30)
     pid = session.writer.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not session.writer._caller.process.is_alive())  # type: ignore[union-attr]
+    until(lambda: not session.writer._caller.process.is_alive())  # type: ignore[union-attr]
     session.steps(11, 20)
     session.settle()
     session.close()

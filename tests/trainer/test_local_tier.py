@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from holdfast.config import names
 from tests.trainer.gloo import run_ranks
 from tests.trainer.local_nodes import Rank, ThreadWriter
 from trainer.checkpoint.local.files import list_parts
@@ -72,6 +73,24 @@ class _Flip:
         content = bytearray(path.read_bytes())
         content[17] ^= 4
         path.write_bytes(content)
+
+
+def _lineage_is_torn(rank: int, world_size: int, root: str) -> str:
+    me = Rank(Path(root), rank, world_size, 0, rank, ThreadWriter())
+    if rank == 0:
+        (me.run.attempts / names.LINEAGE).write_text('{"attempts": [')
+    dist.barrier()
+    try:
+        me.restore()
+    except OSError as error:
+        return str(error)
+    return "restored"
+
+
+def test_a_list_of_attempts_that_rank_0_cannot_read_fails_the_restore_on_all_ranks(tmp_path: Path) -> None:
+    """The others would wait for rank 0 until the process group's timeout."""
+    for said in run_ranks(_lineage_is_torn, 2, str(tmp_path)):
+        assert "the list of the run's attempts cannot be read" in said
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def _train(rank: int, world: int, folder: str, until: int, *sets: str) -> dict[i
         states[step] = session.whole()
         session.settle()
         _settle_local(session)
-    session.checkpoints._saving.finish_retention(30)
+    session.checkpoints._saving.retention.finish(30)
     session.close()
     return states
 

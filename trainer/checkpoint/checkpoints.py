@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trainer.train import Survivors
 
 
+URGENT_TRIES = 2
+"""A first save may end with the writer, whose replacement can make a second one; a third would meet the same end."""
+
+
 class Checkpoints:
     """One per attempt. `restore` first; then in every step `before_update` and `after_step`; `finish` at the end."""
 
@@ -98,17 +102,18 @@ class Checkpoints:
 
     def save_urgently(self, step: int, limit_s: float) -> bool:
         """Commit the state after `step`, due or not, and wait for it at most `limit_s`. Call on all ranks after the
-        same step. False: it was not possible in time, and the commit before it stands.
+        same step. A save that fails is tried once more while time is left. False: it was not possible in time, and the
+        commit before it stands.
         """
         if self._keep.mode == "off":
             return False
         deadline = time.monotonic() + limit_s
         with self._log.span("checkpoint_wait", step=step):
-            if not self._saving.wait(limit_s):
-                return False
-            if self._saving.committed != step:
+            over, tries = self._saving.wait(limit_s), 0
+            while over and self._saving.committed != step and tries < URGENT_TRIES and time.monotonic() < deadline:
+                tries += 1
                 self._begin(step)
-                self._saving.wait(max(0.0, deadline - time.monotonic()))
+                over = self._saving.wait(max(0.0, deadline - time.monotonic()))
         return self._saving.committed == step
 
     def finish(self) -> None:
@@ -118,7 +123,7 @@ class Checkpoints:
             with self._log.span("drain", step=steps):
                 self._saving.wait()
                 self._retry_last(steps)
-                self._saving.finish_retention(self._config.recovery.process_group_timeout_s / 2)
+                self._saving.retention.finish(self._config.recovery.process_group_timeout_s / 2)
         if self._rank == 0:
             self._run.require_generation(self._attempt.generation)
             self._run.write_complete(step=steps, attempt=str(self._attempt))
@@ -126,7 +131,9 @@ class Checkpoints:
 
     def _begin(self, step: int) -> None:
         rate = optimizers.learning_rate(self._config, step)
-        self._saving.begin(step, state.description(self._config, self._attempt, step, rate, self._fingerprint))
+        world_size = dist.get_world_size()
+        description = state.description(self._config, self._attempt, step, rate, self._fingerprint, world_size)
+        self._saving.begin(step, description)
 
     def _retry_last(self, steps: int) -> None:
         """The last step's state is the result of the whole run: try again while the rule for failed saves allows."""

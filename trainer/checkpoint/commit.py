@@ -1,4 +1,7 @@
-"""Commit: runs in rank 0's writer process. Turns a fully acknowledged folder into a checkpoint by one rename.
+"""Commit: runs in rank 0's writer process. Waits for the parts of all ranks and makes them a checkpoint by one rename.
+
+It is asked for together with the write of rank 0's own part and needs nobody after that: what all ranks have written is
+committed, whatever the trainers are doing.
 
 Order, each durable before the next: all ranks' files and acknowledgements; `.metadata`, `state.json` and the pending
 marker; the folder gets its final name; the marker gets its final name, which is the commit; the pointer LATEST. A
@@ -12,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from holdfast import lineage
 from holdfast.checkpoint_folder import DCP_METADATA, STATE, FileRecord, Marker, read_marker
 from holdfast.config import names
-from holdfast.run_directory import RunDirectory, sync_folder, write_atomically
-from trainer.checkpoint.persist import Equipment, equipment, read_acknowledgement
+from holdfast.run_directory import RunDirectory, StaleGeneration, sync_folder, write_atomically
+from trainer.checkpoint.acknowledgements import NotAcknowledged, await_all, file_of
+from trainer.checkpoint.persist import Equipment, equipment, has_written
 from trainer.checkpoint.plan import results_from_json, write_metadata
 from trainer.checkpoint.prune import prune
+from trainer.checkpoint.writer import WriterFailed, called_off
 
 logger = logging.getLogger(__name__)
 
@@ -37,25 +43,40 @@ def partial_folder(run: RunDirectory, step: int, attempt: str, serial: int) -> P
     return run.checkpoints / f"{names.step_folder(step)}.{attempt}-s{serial}{names.PARTIAL_SUFFIX}"
 
 
-def publish(folder: str, serial: int, description: dict[str, Any]) -> dict[str, Any]:
-    """Commit the step in `folder`, which every rank has acknowledged. Returns {bytes}.
+def publish(folder: str, serial: int, description: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Commit the step in `folder` once every rank has acknowledged its part, for which it waits.
 
-    Raises StaleGeneration or StaleAttempt if a newer one owns the run, OSError if the storage refuses.
+    deadline: of the wait, in monotonic seconds. Returns {bytes, acknowledged_at, committed_at}, the latter two as
+    monotonic seconds. Raises NotAcknowledged or CalledOff if a part does not come, StaleGeneration or StaleAttempt if a
+    newer one owns the run, OSError if the storage refuses. Nothing is committed then, except by an OSError
+    behind the marker's rename.
     """
     e, partial = equipment(), Path(folder)
     run = RunDirectory(e.run_dir)
+    acknowledged = _await_all(run, e, partial, deadline)
+    acknowledged_at = time.monotonic()
     _require_ours(run, e)
-    acknowledged = [_acknowledgement(partial, rank) for rank in range(e.world_size)]
     assert isinstance(e.plan.metadata, Metadata)
     write_metadata(e.plan.metadata, partial, [results_from_json(a["results"]) for a in acknowledged])
     write_atomically(partial / STATE, json.dumps(description, indent=1))
     files = [FileRecord(f["name"], f["bytes"], tuple(f["xxh3"])) for a in acknowledged for f in a["files"]]
     files += [FileRecord.of_content(name, (partial / name).read_bytes()) for name in (DCP_METADATA, STATE)]
     for rank in range(e.world_size):
-        (partial / f"rank-{rank}.json").unlink()
+        file_of(partial, rank).unlink()
     marker = Marker(description["step"], e.attempt, e.generation, e.world_size, tuple(files))
     _publish(run, e, partial, f"{names.PENDING_PREFIX}{e.attempt}-s{serial}", marker)
-    return {"bytes": marker.bytes}
+    return {"bytes": marker.bytes, "acknowledged_at": acknowledged_at, "committed_at": time.monotonic()}
+
+
+def _await_all(run: RunDirectory, e: Equipment, partial: Path, deadline: float) -> list[dict[str, Any]]:
+    if not has_written(str(partial)):
+        # Its acknowledgement may be there all the same: the write may have failed right behind it.
+        raise NotAcknowledged(f"{partial.name}: rank {e.rank} did not write its own part")
+    try:
+        return await_all(partial, e.world_size, deadline, called_off)
+    except FileNotFoundError:
+        _require_ours(run, e)  # a newer attempt deletes what it finds unfinished
+        raise
 
 
 def _publish(run: RunDirectory, e: Equipment, partial: Path, pending: str, marker: Marker) -> None:
@@ -93,13 +114,6 @@ def _require_ours(run: RunDirectory, e: Equipment) -> None:
     lineage.require_current(run, e.attempt)
 
 
-def _acknowledgement(partial: Path, rank: int) -> dict[str, Any]:
-    found = read_acknowledgement(partial, rank)
-    if found is None:
-        raise OSError(f"{partial}: rank {rank} has acknowledged its part, and rank-{rank}.json is not there")
-    return found
-
-
 def retain() -> dict[str, Any]:
     """Apply retention after a commit. Returns {error}: what cannot be deleted now is tried again after the next."""
     e = equipment()
@@ -114,3 +128,11 @@ def discard(folder: str) -> dict[str, Any]:
     """Delete what a failed save left."""
     shutil.rmtree(folder, ignore_errors=True)
     return {}
+
+
+def raise_if_stale(error: Exception) -> None:
+    """In the trainer: raise StaleGeneration or StaleAttempt if that is why the writer refused. Then this process has
+    nothing left to do either."""
+    for stale in (StaleGeneration, lineage.StaleAttempt):
+        if isinstance(error, WriterFailed) and error.kind == stale.__name__:
+            raise stale(str(error))

@@ -216,7 +216,7 @@ def _fresh_folder(target: Path, needed: int) -> Iterator[Path]:
         yield temporary
         for path in temporary.rglob("*"):
             _sync(path)
-        _sync(temporary)
+        sync_folder(temporary)
         temporary.rename(target)
         sync_folder(target.parent)
     finally:
@@ -224,11 +224,10 @@ def _fresh_folder(target: Path, needed: int) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if path.is_dir():
+        return sync_folder(path)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

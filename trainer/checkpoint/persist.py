@@ -6,7 +6,6 @@ that a save is one folder name.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from nvidia_resiliency_ext.checkpointing.async_ckpt.filesystem_async import File
 
 from holdfast.checkpoint_folder import BlockHashes
 from holdfast.config.schema import Checkpoint
-from holdfast.run_directory import read_json, write_atomically
+from trainer.checkpoint.acknowledgements import acknowledge
 from trainer.checkpoint.plan import ShardPlan, results_to_json
 from trainer.checkpoint.prune import room_for
 from trainer.checkpoint.segments import Handle
@@ -51,6 +50,8 @@ class Equipment:
 _equipment: list[Equipment] = []
 _tensors: list[torch.Tensor] = []
 """In the writer process, in the order of the plan's items: the staged tensors, whose values change with every save."""
+_written: list[str] = []
+"""In the writer process: the folder of the save whose part it has written last."""
 
 
 def equip(equipment: Equipment) -> None:
@@ -70,12 +71,18 @@ def equipment() -> Equipment:
     return _equipment[0]
 
 
+def has_written(folder: str) -> bool:
+    """Whether this process has written its part of the save in `folder`, and nothing since."""
+    return _written == [folder]
+
+
 def write_shard(folder: str) -> dict[str, Any]:
     """Write the files of this rank into `folder`, fsynced, then `rank-<n>.json`, the acknowledgement.
 
     Returns {bytes, seconds}. Raises OSError where the storage refuses or has no room.
     """
     start = time.monotonic()
+    _written.clear()
     time.sleep(float(os.environ.get(DELAY_VARIABLE, "0")))
     e, target = equipment(), Path(folder)
     needed = e.layout.bytes * (e.world_size if e.rank == 0 else 1)  # the others begin while some have written
@@ -84,8 +91,8 @@ def write_shard(folder: str) -> dict[str, Any]:
         raise OSError(lacking)
     target.mkdir(parents=True, exist_ok=True)
     files, results = _write_files(e, folder)
-    acknowledgement = {"rank": e.rank, "files": files, "results": results_to_json(results)}
-    write_atomically(target / f"rank-{e.rank}.json", json.dumps(acknowledgement))
+    acknowledge(target, e.rank, files, results_to_json(results))
+    _written[:] = [folder]
     return {"bytes": sum(file["bytes"] for file in files), "seconds": time.monotonic() - start}
 
 
@@ -146,8 +153,3 @@ def _write_files(e: Equipment, folder: str) -> tuple[list[dict[str, Any]], list[
             raise OSError(f"{path}: {stream.hashes.bytes} bytes were written, the file has {size}")
         files.append({"name": os.path.basename(path), "bytes": size, "xxh3": stream.hashes.digests()})
     return files, [result for part in written for result in part.result()]
-
-
-def read_acknowledgement(folder: Path, rank: int) -> dict[str, Any] | None:
-    """{rank, files, results} of a rank, or None while it has not finished."""
-    return read_json(folder / f"rank-{rank}.json")

@@ -26,12 +26,10 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from holdfast.checkpoint_folder import DCP_METADATA, FileRecord, Marker, read_exactly
+from holdfast.checkpoint_folder import DCP_METADATA, SAMPLE_EVERY, FileRecord, Marker, read_exactly
 from trainer.checkpoint.saved_tensor import tensor_in
 
 Verify = Literal["full", "sampled", "sizes"]
-SAMPLE_EVERY = 16
-"""Blocks per verified one in mode `sampled`; a file's last block is always verified."""
 RUN_BYTES = 1 << 26
 """Neighbouring tensors are read together up to about this size: many requests in flight, each large."""
 LOOK_UP_S = 0.2
@@ -259,6 +257,8 @@ def _in_parallel(function: Callable[[_Run], None], runs: list[_Run], threads: in
             for future in done:
                 future.result()
     except Exception:
+        # Whatever a reader met (damage, storage, no memory) goes on to the caller, who then loads another step into the
+        # same tensors: the other readers must have let go of them first. An abort is no Exception and waits for nobody.
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:

@@ -1,14 +1,15 @@
 """The save in flight: staged, handed to the writer, acknowledged by all ranks, committed. One at a time, never waited
 for unless the next one is due.
 
-Ranks tell one another through the attempt's store, by keys that are looked at once per step: no collective.
+Once all ranks have handed their part over, the writers come to the commit among themselves, through files; a trainer
+only learns of it. Trainers tell one another what the files cannot say, through the attempt's store, by keys that are
+looked at once per step: no collective.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from holdfast.checkpoint_folder import read_marker
 from holdfast.config import names
-from holdfast.lineage import StaleAttempt
-from holdfast.run_directory import StaleGeneration, Terminal
+from holdfast.run_directory import Terminal
 from trainer.checkpoint import commit, persist
+from trainer.checkpoint.acknowledgements import CalledOff
 from trainer.checkpoint.commit import partial_folder
 from trainer.checkpoint.persist import Equipment
 from trainer.checkpoint.plan import make_plan
+from trainer.checkpoint.retention import Retention
 from trainer.checkpoint.segments import Handle
 from trainer.checkpoint.stage import Stage
 from trainer.checkpoint.writer import Ticket, Writer, WriterFailed
@@ -42,8 +44,9 @@ OVER = "over"
 COMMITTED = "committed"
 FAILED = "failed"
 """Store key: set by a rank whose part will never come, with the reason."""
-WRITTEN = "written"
-"""Store key: counts the ranks whose part is durable."""
+ANSWER_S = 1.0
+"""Rank 0's writer stops to wait for parts so long before the save's limit, or a twentieth of it: time for the commit,
+and for its answer, which comes before the writer would be killed as late."""
 
 
 class SavesKeepFailing(Exception):
@@ -54,7 +57,8 @@ class SavesKeepFailing(Exception):
 class _Save:
     """serial counts saves of this attempt and is the same on all ranks. A ticket: the writer has been asked to.
 
-    acknowledged: this rank's part is durable and counted.
+    acknowledged: this rank's part is durable. publish: rank 0's writer waits for all parts and commits. lost: why a
+    part will never come: on rank 0 by the word of another rank, elsewhere this rank's own.
     """
 
     step: int
@@ -65,6 +69,7 @@ class _Save:
     write: Ticket | None = None
     acknowledged: bool = False
     publish: Ticket | None = None
+    lost: str | None = None
 
 
 class Saving:
@@ -82,7 +87,7 @@ class Saving:
         self._store = _get_default_store()
         self._serial = 0
         self._save: _Save | None = None
-        self._retention: Ticket | None = None
+        self.retention = Retention(self._writer, self._keep.persist_timeout_s)
         self._failed_in_a_row = 0
         self._equipment: Equipment | None = None
         self.committed: int | None = None
@@ -124,16 +129,9 @@ class Saving:
                 time.sleep(POLL_S)
         return True
 
-    def finish_retention(self, limit_s: float) -> None:
-        """Wait, at most `limit_s`, until the writer has deleted what is superfluous: nobody would do it later."""
-        deadline = time.monotonic() + limit_s
-        while self._retention is not None and time.monotonic() < deadline:
-            self._look_after_retention()
-            time.sleep(POLL_S)
-
     def poll(self, waiting: bool = False) -> None:
         """Move the save in flight on, as far as it goes without waiting."""
-        self._look_after_retention()
+        self.retention.look()
         save = self._save
         if save is None:
             return
@@ -142,7 +140,7 @@ class Saving:
             if save.acknowledged and (self._committed(save) if self._rank == 0 else waiting and self._resolved(save)):
                 self._save = None
         except (WriterFailed, OSError) as error:
-            _raise_if_stale(error)
+            commit.raise_if_stale(error)
             self._fail(save, error)
 
     # --- the stages ---
@@ -165,60 +163,71 @@ class Saving:
         self._writer.prepare(persist.equip, self._equipment)
 
     def _write(self, save: _Save) -> None:
-        """Hand over once the copy is complete; acknowledge once this rank's part is durable."""
+        """Hand over once the copy is complete; see whether this rank's part is durable."""
         if save.write is None:
             if not self._stage.done():
                 self._require_in_time(save)
                 return
             save.write = self._writer.submit(persist.write_shard, str(save.folder))
+            if self._rank == 0:
+                save.publish = self._ask_for_commit(save)
         if save.acknowledged:
             return
         written = self._writer.result(save.write, self._keep.persist_timeout_s)
         if written is not None:
             save.acknowledged = True
             self._log.lasted("write", save.write.since, step=save.step, **written)
-            self._store.add(self._key(save, WRITTEN), 1)
+
+    def _ask_for_commit(self, save: _Save) -> Ticket:
+        """Queued behind the write, so that no trainer is needed any more. Rank 0 only."""
+        limit_s = self._keep.persist_timeout_s
+        deadline = save.since + limit_s - min(ANSWER_S, limit_s / 20)
+        return self._writer.submit(commit.publish, str(save.folder), save.serial, save.description, deadline)
 
     def _committed(self, save: _Save) -> bool:
-        """Commit if all ranks have acknowledged. Rank 0 only."""
-        if save.publish is None:
-            self._require_in_time(save)
-            if self._store.check([self._key(save, FAILED)]):
-                raise WriterFailed(self._store.get(self._key(save, FAILED)).decode())
-            if self._store.add(self._key(save, WRITTEN), 0) < self._world_size:
-                return False
-            save.publish = self._writer.submit(commit.publish, str(save.folder), save.serial, save.description)
+        """Whether the writer has committed the step. Calls it off if a part will never come. Rank 0 only."""
+        assert save.publish is not None
+        if save.lost is None and self._store.check([self._key(save, FAILED)]):
+            save.lost = self._store.get(self._key(save, FAILED)).decode()
+            self._writer.call_off(save.publish)
         # Too late, the writer is killed: whether the step is committed is then a fact, and not a race.
         left = self._keep.persist_timeout_s - (save.publish.since - save.since)
-        published = self._writer.result(save.publish, max(left, POLL_S))
+        try:
+            published = self._writer.result(save.publish, max(left, POLL_S))
+        except WriterFailed as error:
+            raise WriterFailed(save.lost) if save.lost and error.kind == CalledOff.__name__ else error from None
         if published is None:
             return False
-        self._conclude(save)
+        self._conclude(save, published["acknowledged_at"], published["committed_at"])
         return True
 
-    def _conclude(self, save: _Save) -> None:
-        """The step is committed. Rank 0 only."""
-        assert save.publish is not None
+    def _conclude(self, save: _Save, acknowledged_at: float, committed_at: float) -> None:
+        """The step is committed. Times are monotonic: this process may learn of it a step later. Rank 0 only."""
         self._store.set(self._key(save, OVER), COMMITTED)
         self._failed_in_a_row = 0
         self.committed = save.step
-        self._log.lasted("publish", save.publish.since, step=save.step)
-        self._log.lasted("persist", save.since, step=save.step, bytes=self._stage.bytes * self._world_size)
-        self._log.point("commit", step=save.step)
+        whole = {"step": save.step, "bytes": self._stage.bytes * self._world_size}
+        self._log.point("publish", at=acknowledged_at, dur=committed_at - acknowledged_at, step=save.step)
+        self._log.point("persist", at=save.since, dur=committed_at - save.since, **whole)
+        self._log.point("commit", at=committed_at, step=save.step)
         logger.info("committed step %d", save.step)
-        self._retention = self._aside(commit.retain)
+        self.retention.begin()
 
     def _resolved(self, save: _Save) -> bool:
         """Whether rank 0 has said what became of the save."""
         if not self._store.check([self._key(save, OVER)]):
-            self._require_in_time(save)
-            return False
+            if save.lost is None:
+                self._require_in_time(save)
+            return self._is_late(save)  # its own part has failed, which was said already
         if self._store.get(self._key(save, OVER)).decode() == COMMITTED:
             self.committed = save.step
         return True
 
+    def _is_late(self, save: _Save) -> bool:
+        return time.monotonic() - save.since > self._keep.persist_timeout_s
+
     def _require_in_time(self, save: _Save) -> None:
-        if time.monotonic() - save.since > self._keep.persist_timeout_s:
+        if self._is_late(save):
             limit = f"checkpoint.persist_timeout_s={self._keep.persist_timeout_s:g}"
             raise WriterFailed(f"step {save.step} was not acknowledged by all ranks within {limit}")
 
@@ -227,38 +236,19 @@ class Saving:
 
     # --- what goes wrong ---
 
-    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Ticket | None:
-        """Have something tidied up by the writer; nothing depends on it."""
-        try:
-            return self._writer.submit(function, *arguments)
-        except WriterFailed as error:
-            logger.warning("%s", error)
-            return None
-
-    def _look_after_retention(self) -> None:
-        """Pass on what the deletion of old checkpoints had to say. A writer that dies over it is replaced."""
-        if self._retention is None:
-            return
-        try:
-            outcome = self._writer.result(self._retention, self._keep.persist_timeout_s)
-        except WriterFailed as error:
-            _raise_if_stale(error)
-            outcome = {"error": str(error)}
-        if outcome is not None:
-            self._retention = None
-            if outcome["error"]:
-                logger.warning("old checkpoints could not be deleted: %s", outcome["error"])
-
     def _fail(self, save: _Save, error: Exception) -> None:
         """What became of a save that did not go well."""
-        marker = read_marker(self._run.checkpoints / names.step_folder(save.step)) if save.publish else None
+        begun = self._rank == 0 and save.acknowledged  # the writer commits behind its own part only
+        marker = read_marker(self._run.checkpoints / names.step_folder(save.step)) if begun else None
         if marker is not None and marker.attempt == str(self._attempt):
             # The rename of the marker is the commit, whatever failed behind it.
             logger.warning("step %d is committed, although: %s", save.step, error)
             self._save = None
-            self._conclude(save)
+            now = time.monotonic()
+            self._conclude(save, now, now)
             return
         part_failed = self._rank != 0 and not save.acknowledged
+        save.lost = str(error)
         save.acknowledged = True
         # Whose part failed waits for rank 0's word like all others, here and not in the next step's collective.
         self._save = save if part_failed else None
@@ -271,8 +261,7 @@ class Saving:
         if self._rank != 0:
             self._store.set(self._key(save, FAILED), str(error))
             return
-        self._retention = None
-        self._aside(commit.discard, str(save.folder))
+        self.retention.discard(save.folder)
         self._store.set(self._key(save, OVER), FAILED)
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= self._keep.max_failed_saves:
@@ -289,10 +278,3 @@ class Saving:
             self._attempt.generation,
         )
         raise SavesKeepFailing(reason)
-
-
-def _raise_if_stale(error: Exception) -> None:
-    """The writer refuses to commit for an attempt that is over; then this process has nothing left to do either."""
-    for stale in (StaleGeneration, StaleAttempt):
-        if isinstance(error, WriterFailed) and error.kind == stale.__name__:
-            raise stale(str(error))

@@ -41,17 +41,18 @@ def prepare_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def description(
-    config: RunConfig, attempt: Attempt, step: int, learning_rate: float, fingerprint: str
+    config: RunConfig, attempt: Attempt, step: int, learning_rate: float, fingerprint: str, world_size: int
 ) -> dict[str, Any]:
-    """The JSON beside the tensors. Random numbers are a pure function of (seed, step, rank), so their state is named,
-    not stored; the same holds for the order of samples.
+    """The JSON beside the tensors. world_size: ranks of this attempt, which may be fewer than the config's. Random
+    numbers are a pure function of (seed, step, rank), so their state is named, not stored; the same holds for the order
+    of samples.
     """
     return {
         "schema": SCHEMA,
         "step": step,
         "attempt": str(attempt),
         "generation": attempt.generation,
-        "world_size": config.world_size,
+        "world_size": world_size,
         "torch": torch.__version__,
         "learning_rate": learning_rate,
         "rng": {"scheme": "counter", "seed": config.seed, "next_step": step + 1},

@@ -2,7 +2,8 @@
 
 It dies with the trainer; a dead or late one is replaced and what it was doing counts as failed. NVRx's own wait
 (`maybe_finalize_async_calls(blocking=True)`) never returns once the process died and is never called. What a request
-returns comes back through a small piece of shared memory: a file could not be written when the disk is full.
+returns comes back through a small piece of shared memory: a file could not be written when the disk is full. By the
+same way a request that waits for something is called off.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest, PersistentAsyncCaller
 from torch import multiprocessing
 
 from trainer.checkpoint.segments import Handle
+from trainer.standby.soundness import close_sockets, unfit_to_fork
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ PR_SET_PDEATHSIG = 1
 OUTCOME_BYTES = 1 << 13
 OUTCOMES = 8
 """Results that are kept, so that one that nobody has looked at yet survives the next request."""
+SWITCH_BYTES = 8
+"""Behind the results: the number of the request that is called off, 0 for none. One aligned word, set at once."""
 NICE = 10
 """CPU priority of the writer: training comes first."""
 IO_LEVEL = 7
@@ -52,11 +57,14 @@ class _Caller(PersistentAsyncCaller):  # type: ignore[misc]
     """NVRx's, without its clean-up when it is collected, which waits without limit for a process that may be dead; and
     with a process that dies with this one before it waits for anything."""
 
+    method = "spawn"
+
     def __del__(self) -> None:
         pass
 
     def _start_worker(self, rank: int) -> None:
-        self.process = multiprocessing.get_context("spawn").Process(
+        context: Any = multiprocessing.get_context(self.method)
+        self.process = context.Process(
             target=_work,
             args=(os.getpid(), rank, self.queue, self.preload_q, self.comp_q, logger.getEffectiveLevel(), NICE),
             daemon=True,
@@ -70,6 +78,7 @@ def _work(parent: int, rank: int, requests: Any, preloads: Any, completions: Any
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+    close_sockets()  # of a forked one: the rank monitor would take the rank's own for alive as long as this holds it
     # cpu_shm_mode: this process gets CPU tensors only and must not touch CUDA.
     PersistentAsyncCaller.async_loop_for_daemon_worker(rank, requests, preloads, completions, level, nice, None, True)
 
@@ -89,21 +98,25 @@ class Writer:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._caller: PersistentAsyncCaller | None = None
-        self._outcome = torch.zeros(OUTCOMES * OUTCOME_BYTES, dtype=torch.uint8).share_memory_()
+        self._outcome = torch.zeros(OUTCOMES * OUTCOME_BYTES + SWITCH_BYTES, dtype=torch.uint8).share_memory_()
         self._submitted = 0
         self._requests = 0
         self._completed = 0
+        self._ends: dict[int, str] = {}
+        """Process id of the writer that was given up last, and why."""
         self._preparation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
-    def start(self) -> None:
+    def start(self, fork: bool = False) -> None:
         """Start the process now (it imports torch meanwhile), so that the first save does not wait for it. A process
-        that cannot be started is tried again by the next request, which then fails."""
+        that cannot be started is tried again by the next request, which then fails.
+
+        fork: of this process, which saves the imports, unless that would not be as good as a new interpreter."""
         try:
-            self._require_process()
+            self._require_process("fork" if fork and unfit_to_fork() is None else "spawn")
         except WriterFailed as error:
             logger.warning("%s", error)
 
-    def _require_process(self) -> None:
+    def _require_process(self, method: str = "spawn") -> None:
         """Start the process unless it is there. Raises WriterFailed if the machine has no room for another one."""
         if self._caller is not None and not self._caller.process.is_alive():
             logger.warning("the writer process of rank %d ended while it was idle and is replaced", self._rank)
@@ -112,7 +125,7 @@ class Writer:
             return
         try:
             caller = _Caller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
-            caller.rank = self._rank
+            caller.rank, caller.method = self._rank, method
             caller._start_worker(self._rank)
         except OSError as error:
             raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
@@ -153,22 +166,32 @@ class Writer:
     def result(self, ticket: Ticket, limit_s: float) -> Any | None:
         """What the request returned (None never is a result), or None while it is not done.
 
-        Raises WriterFailed if it failed, the process died, or `limit_s` have passed since it was submitted.
+        Raises WriterFailed if it failed, the process died, or `limit_s` have passed since it was submitted. A process
+        that is late is killed first, and what a dead one has left counts: whether a request was done is a fact then.
         """
-        if self._caller is None or self.pid != ticket.process:
-            raise WriterFailed(f"the writer process {ticket.process} of rank {self._rank} was replaced")
+        if not self._serves(ticket):
+            return self._left_behind(ticket, self._ends.get(ticket.process, f"of rank {self._rank} was replaced"))
         if self._last_completed() >= ticket.number:
-            return self._read_outcome(ticket)
+            return self._left_behind(ticket, f"of rank {self._rank} has no result of request {ticket.number}")
+        assert self._caller is not None
         process = self._caller.process
         if not process.is_alive():
-            code = process.exitcode
-            self.abort()
-            raise WriterFailed(f"the writer process of rank {self._rank} ended with code {code}")
+            return self._end(ticket, f"process of rank {self._rank} ended with code {process.exitcode}")
         if time.monotonic() - ticket.since > limit_s:
-            self.abort()
-            why = f"took longer than checkpoint.persist_timeout_s={limit_s:g}"
-            raise WriterFailed(f"the writer of rank {self._rank} {why}")
+            why = f"took longer than checkpoint.persist_timeout_s allows, {limit_s:.4g} s"
+            return self._end(ticket, f"of rank {self._rank} {why}")
         return None
+
+    def _end(self, ticket: Ticket, why: str) -> Any:
+        """End the process; what it has left of the request. Its other requests come to the same end."""
+        self._ends = {ticket.process: why}
+        self.abort()
+        return self._left_behind(ticket, why)
+
+    def call_off(self, ticket: Ticket) -> None:
+        """Tell a request that asks `called_off` to end. It may be too late for that: its result says what became."""
+        if self._serves(ticket):
+            _switch(self._outcome)[0] = ticket.number
 
     def abort(self) -> None:
         """Kill the process and forget its work; the next request starts a new one."""
@@ -179,6 +202,7 @@ class Writer:
         process, caller.process = caller.process, None
         process.kill()
         process.join(5)
+        _switch(self._outcome)[0] = 0
         for channel in (caller.queue, caller.preload_q, caller.comp_q):
             # What is still in the pipe is for a dead reader; joining its feeder thread would wait for ever.
             channel.cancel_join_thread()
@@ -195,6 +219,10 @@ class Writer:
         request = AsyncRequest(async_fn=function, async_fn_args=arguments, finalize_fns=[], async_fn_kwargs={})
         self._caller.schedule_async_call(request._replace(call_idx=self._requests))
 
+    def _serves(self, ticket: Ticket) -> bool:
+        """Whether the process that got the request is still ours."""
+        return self._caller is not None and self.pid == ticket.process
+
     def _last_completed(self) -> int:
         """Number of the last request that the process has completed."""
         assert self._caller is not None
@@ -204,11 +232,16 @@ class Writer:
             except queue.Empty:
                 return self._completed
 
-    def _read_outcome(self, ticket: Ticket) -> Any:
+    def _left_behind(self, ticket: Ticket, otherwise: str) -> Any:
+        """What the process has left of the request. Raises WriterFailed if that is an error or, with `otherwise`,
+        nothing: a process that was killed may have left half a result."""
         content = bytes(_place(self._outcome, ticket.number)).rstrip(b"\0")
-        outcome = json.loads(content) if content else {}
-        if outcome.get("request") != ticket.number:
-            raise WriterFailed(f"the writer of rank {self._rank} has no result of request {ticket.number}")
+        try:
+            outcome = json.loads(content)
+        except ValueError:
+            outcome = {}
+        if (outcome.get("request"), outcome.get("process")) != (ticket.number, ticket.process):
+            raise WriterFailed(f"the writer {otherwise}")
         if "error" in outcome:
             raise WriterFailed(outcome["error"], outcome["kind"])
         return outcome["result"]
@@ -216,6 +249,8 @@ class Writer:
 
 _channel: list[torch.Tensor] = []
 """In the writer process: where results go."""
+_request: list[int] = []
+"""In the writer process: the number of the request that it is doing."""
 
 
 def _settle(outcome: Handle) -> None:
@@ -227,9 +262,15 @@ def _settle(outcome: Handle) -> None:
         logger.warning("the writer keeps its I/O priority: %s", error)
 
 
+def called_off() -> bool:
+    """In the writer process: whether the trainer has called off what it is doing."""
+    return int(_switch(_channel[0])[0]) == _request[0]
+
+
 def _report(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Call the function and leave its result, or why it failed. The process lives on: to start one takes seconds."""
-    outcome: dict[str, Any] = {"request": number}
+    outcome: dict[str, Any] = {"request": number, "process": os.getpid()}
+    _request[:] = [number]
     try:
         outcome["result"] = function(*arguments)
     except Exception as error:  # noqa: BLE001  whatever it is, the trainer has to know
@@ -244,3 +285,8 @@ def _place(memory: torch.Tensor, number: int) -> Any:
     """Where the result of a request lies."""
     start = number % OUTCOMES * OUTCOME_BYTES
     return memory.numpy()[start : start + OUTCOME_BYTES]
+
+
+def _switch(memory: torch.Tensor) -> Any:
+    """The number of the request that is called off, as an array of one."""
+    return memory.numpy()[-SWITCH_BYTES:].view(np.int64)

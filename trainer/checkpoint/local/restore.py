@@ -106,12 +106,23 @@ class LocalTier:
     # --- what is where ---
 
     def _gather(self, layout_hash: str) -> None:
-        """The attempts come from rank 0 alone: a file that is read twice may say two things."""
-        mine = (self._look(layout_hash), lineage.read(self._run) if self._rank == 0 else [])
-        everyone: list[tuple[Seen, list[lineage.Begun]]] = [mine] * self._world_size
+        """The attempts come from rank 0 alone: a file that is read twice may say two things. Where it cannot be read,
+        OSError is raised on all ranks: the others would wait until the process group's timeout."""
+        begun, why = self._attempts() if self._rank == 0 else ([], None)
+        mine = (self._look(layout_hash), begun, why)
+        everyone: list[tuple[Seen, list[lineage.Begun], str | None]] = [mine] * self._world_size
         dist.all_gather_object(everyone, mine)
-        self._seen = [seen for seen, _ in everyone]
-        self._begun = everyone[0][1]
+        _, self._begun, why = everyone[0]
+        if why is not None:
+            raise OSError(why)
+        self._seen = [seen for seen, _, _ in everyone]
+
+    def _attempts(self) -> tuple[list[lineage.Begun], str | None]:
+        """The attempts of the run, or why they cannot be read."""
+        try:
+            return lineage.read(self._run), None
+        except OSError as error:
+            return [], str(error)
 
     def _look(self, layout_hash: str) -> Seen:
         try:
