@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from holdfast.goodput.timeline import Anomaly, Event, Timeline
+import numpy as np
 
-Key = tuple[int, int, int]
-"""(generation, cycle, restart)."""
+from holdfast.goodput.columns import ABSENT, Events, Floats, Integers, Spans
+from holdfast.goodput.dividing import Key as Key
+from holdfast.goodput.dividing import divide
+from holdfast.goodput.timeline import Anomaly, Event, Process, Timeline
 
 IN_PROCESS, IN_JOB, NODE = "in_process", "in_job", "node"
+
+
+@dataclass(frozen=True)
+class Extents:
+    """From the first rank's start to the last rank's end, for each step in a set of spans. Steps ascend."""
+
+    steps: Integers
+    start: Floats
+    end: Floats
+
+    @classmethod
+    def of(cls, *spans: Spans) -> Extents:
+        """Of spans that have a field `step`; those without one are left out."""
+        number = np.concatenate([found.integers("step") for found in spans])
+        known = number != ABSENT
+        steps, index = np.unique(number[known], return_inverse=True)
+        start, end = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+        np.minimum.at(start, index, np.concatenate([found.start for found in spans])[known])
+        np.maximum.at(end, index, np.concatenate([found.end for found in spans])[known])
+        return cls(steps, start, end)
 
 
 @dataclass(frozen=True)
@@ -26,7 +46,7 @@ class Attempt:
     """
 
     key: Key
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     begin: float
     until: float
     outlived: frozenset[str] = frozenset()
@@ -36,20 +56,43 @@ class Attempt:
         return "g{}-c{}-r{}".format(*self.key)
 
     @cached_property
+    def columns(self) -> Events:
+        """The events as columns."""
+        return self.events if isinstance(self.events, Events) else Events.of(self.events)
+
+    @cached_property
+    def processes(self) -> tuple[Process, ...]:
+        """The rank processes of this attempt that left a log."""
+        present = sorted({index for spans in self.columns.by_name.values() for index in set(np.unique(spans.process))})
+        return tuple(self.columns.processes[index] for index in present)
+
+    @cached_property
     def pods(self) -> dict[int, str]:
         """Pod of each rank that left a log."""
-        return {e.process.rank: e.process.pod for e in self.events if e.process.rank is not None}
+        return {process.rank: process.pod for process in self.processes if process.rank is not None}
+
+    @cached_property
+    def world_size(self) -> int:
+        """Ranks that this attempt trained with, whether or not each left a log. An elastic job changes its size."""
+        return max((process.world_size for process in self.processes), default=0) or len(self.pods)
+
+    @cached_property
+    def finished(self) -> Spans:
+        """The steps that ranks executed to their end: one row per rank and step."""
+        steps = self.columns.spans("step")
+        whole = self.columns.finished(steps) & (steps.integers("step") != ABSENT)
+        return steps if whole.all() else steps.take(whole)
+
+    @cached_property
+    def extents(self) -> Extents:
+        """Of the finished steps."""
+        return Extents.of(self.finished)
 
     @cached_property
     def steps(self) -> dict[int, tuple[float, float]]:
         """Finished steps: from the first rank's start to the last rank's end."""
-        found: dict[int, tuple[float, float]] = {}
-        for event in self.events:
-            step = event.finished_step
-            if step is not None:
-                start, end = found.get(step, (event.start, event.end))
-                found[step] = (min(start, event.start), max(end, event.end))
-        return found
+        found = self.extents
+        return dict(zip(found.steps.tolist(), zip(found.start.tolist(), found.end.tolist(), strict=True), strict=True))
 
     @property
     def first_finished(self) -> tuple[float, float]:
@@ -59,49 +102,46 @@ class Attempt:
     @cached_property
     def first_step_start(self) -> float | None:
         """Start of its first step, finished or not. None if it never came that far."""
-        return min((e.start for e in self.events if e.name == "step"), default=None)
+        steps = self.columns.spans("step")
+        return float(steps.start.min()) if len(steps) else None
 
     @cached_property
     def last_step_end(self) -> float | None:
         """End of the last step that was finished while the job was this attempt's. None if there is none."""
-        ends = [end for start, end in self.steps.values() if start < self.until]
-        return min(max(ends), self.until) if ends else None
+        ends = self.extents.end[self.extents.start < self.until]
+        return min(float(ends.max()), self.until) if len(ends) else None
 
     @cached_property
     def last_step(self) -> int:
         """Highest step finished while the job was this attempt's; 0 if none."""
-        return max((step for step, (_, end) in self.steps.items() if end <= self.until), default=0)
+        return max(self.extents.steps[self.extents.end <= self.until].tolist(), default=0)
 
     @cached_property
     def started_from(self) -> int | None:
         """The step whose state it began with: the restored one, 0 if fresh, None if it died before that was known."""
-        restored = [e.whole("step") for e in self.events if e.name == "restore" and "error" not in e.fields]
+        restored = [e.whole("step") for e in self.points("restore") if "error" not in e.fields]
         known = [step for step in restored if step is not None]
-        begun = [step for e in self.events if e.name == "step" and (step := e.whole("step")) is not None]
-        return max(known) if known else min(begun) - 1 if begun else None
+        if known:
+            return max(known)
+        begun = self.columns.spans("step").integers("step")
+        begun = begun[begun != ABSENT]
+        return int(begun.min()) - 1 if len(begun) else None
 
     @property
     def complete(self) -> bool:
         """Whether it trained to the last step."""
-        return any(e.name == "attempt_end" and e.text("outcome") == "complete" for e in self.events)
+        return any(e.text("outcome") == "complete" for e in self.points("attempt_end"))
 
-    def points(self, name: str) -> list[Event]:
-        """Its events of this name."""
-        return [event for event in self.events if event.name == name]
+    def points(self, *names: str) -> list[Event]:
+        """Its events of these names."""
+        return self.columns.named(*names)
 
 
 def find_attempts(timeline: Timeline, end: float) -> tuple[tuple[Attempt, ...], tuple[Anomaly, ...]]:
     """All attempts, oldest first; `end` is the end of the run. One that a newer one precedes gets no time at all."""
-    groups: dict[Key, list[Event]] = defaultdict(list)
-    by_process: dict[str, list[Event]] = defaultdict(list)
-    for event in timeline.events:
-        if event.process.source == "rank" and event.process.rank is not None:
-            by_process[event.process.file].append(event)
-    for events in by_process.values():
-        _assign(events, groups)
-    attempts = [Attempt(key, tuple(sorted(groups[key], key=lambda e: e.start)), 0.0, end) for key in sorted(groups)]
-    attempts = [replace(attempt, begin=attempt.events[0].start) for attempt in attempts]
-    attempts = [replace(attempt, outlived=_outlived(attempt, timeline)) for attempt in attempts]
+    attempts = [Attempt(key, events, events.start(), end) for key, events in sorted(divide(timeline).items())]
+    watched = _last_signs(timeline.columns, "supervisor")
+    attempts = [replace(attempt, outlived=_outlived(attempt, watched)) for attempt in attempts]
     until, result = end, []
     for attempt in reversed(attempts):
         result.append(replace(attempt, until=min(until, end)))
@@ -110,24 +150,19 @@ def find_attempts(timeline: Timeline, end: float) -> tuple[tuple[Attempt, ...], 
     return ordered, (*_order_anomalies(ordered), *_missing_ranks(ordered))
 
 
-def _outlived(attempt: Attempt, timeline: Timeline) -> frozenset[str]:
-    last_sign: dict[str, float] = {}
-    for event in attempt.events:
-        pod = event.process.pod
-        last_sign[pod] = max(last_sign.get(pod, event.end), event.end)
-    watched = [e for e in timeline.events if e.process.source == "supervisor"]
-    return frozenset(e.process.pod for e in watched if e.end > last_sign.get(e.process.pod, e.end))
+def _outlived(attempt: Attempt, watched: Mapping[str, float]) -> frozenset[str]:
+    signs = _last_signs(attempt.columns, "rank")
+    return frozenset(pod for pod, seen in watched.items() if seen > signs.get(pod, seen))
 
 
-def _assign(events: Sequence[Event], groups: dict[Key, list[Event]]) -> None:
-    """Add one rank process's events to the attempts they belong to: its restarts begin with attempt_start."""
-    starts = [(e.start, e.whole("restart") or 0) for e in events if e.name == "attempt_start"]
-    times = [t for t, _ in starts]
-    process = events[0].process
-    for event in events:
-        index = bisect_right(times, event.start) - 1
-        restart = starts[max(index, 0)][1] if starts else 0
-        groups[process.generation, process.cycle, restart].append(event)
+def _last_signs(events: Events, source: str) -> dict[str, float]:
+    """When each pod's processes of this kind were last heard of."""
+    last: dict[str, float] = {}
+    for index, end in events.last_signs().items():
+        process = events.processes[index]
+        if process.source == source:
+            last[process.pod] = max(last.get(process.pod, end), end)
+    return last
 
 
 def _order_anomalies(attempts: Sequence[Attempt]) -> list[Anomaly]:
@@ -146,9 +181,9 @@ def _missing_ranks(attempts: Iterable[Attempt]) -> list[Anomaly]:
     """Attempts that trained without a log of every rank. One that never came to a step may have lacked the rank."""
     found = []
     for attempt in attempts:
-        if not attempt.steps:
+        if not len(attempt.finished):
             continue
-        world = max(event.process.world_size for event in attempt.events)
+        world = attempt.world_size
         missing = sorted(set(range(world)) - attempt.pods.keys())
         if missing:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")

@@ -10,24 +10,38 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from holdfast.goodput.timeline import Anomaly, Process
+import numpy as np
+
+from holdfast.goodput.columns import Floats, Integers
+from holdfast.goodput.event import Process
+from holdfast.goodput.timeline import Anomaly
 
 TOLERANCE_S = 1.0
 """Disagreement of two clocks up to which the wall anchors are believed. Ranks end a step within milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnd:
-    """A finished step of one rank; key is (generation, cycle, step), end on the monotonic clock of its boot."""
+@dataclass(frozen=True)
+class StepEnds:
+    """The finished steps of one boot: distinct keys in order, and when the first of its ranks had done each.
+
+    A key stands for (generation, cycle, step); ends are on the boot's own monotonic clock.
+    """
 
     boot: str
-    key: tuple[int, int, int]
-    end: float
+    keys: Integers
+    ends: Floats
+
+    @classmethod
+    def of(cls, boot: str, keys: Integers, ends: Floats) -> StepEnds:
+        """From one entry per rank and step."""
+        distinct, index = np.unique(keys, return_inverse=True)
+        earliest = np.full(len(distinct), np.inf)
+        np.minimum.at(earliest, index, ends)
+        return cls(boot, distinct, earliest)
 
 
-def clock_shifts(processes: Sequence[Process], step_ends: Iterable[StepEnd]) -> tuple[dict[str, float], list[Anomaly]]:
+def clock_shifts(processes: Sequence[Process], step_ends: Iterable[StepEnds]) -> tuple[dict[str, float], list[Anomaly]]:
     """Seconds to add to each boot's monotonic time to be on the reference boot's clock, whose own shift is exactly 0.
 
     The reference is the boot of the local runner, else the one with most processes.
@@ -41,14 +55,16 @@ def clock_shifts(processes: Sequence[Process], step_ends: Iterable[StepEnd]) -> 
         offsets[boot] = _usual_offset(members)
         anomalies += _clock_steps(members, offsets[boot])
     shifts = {boot: 0.0 if boot == reference else offsets[boot] - offsets[reference] for boot in boots}
-    anomalies += _align(shifts, reference, boots, _ends_by_boot(step_ends))
+    anomalies += _align(shifts, reference, boots, list(step_ends))
     return shifts, anomalies
 
 
 def _usual_offset(members: list[Process]) -> float:
     """Wall minus monotonic time, as most processes of a boot have it; the earliest of those, where it was set."""
-    offsets = [p.wall - p.mono for p in sorted(members, key=lambda p: p.mono)]
-    return max(offsets, key=lambda offset: sum(abs(other - offset) <= TOLERANCE_S for other in offsets))
+    offsets = np.array([p.wall - p.mono for p in sorted(members, key=lambda p: p.mono)])
+    ordered = np.sort(offsets)
+    near = np.searchsorted(ordered, offsets + TOLERANCE_S, "right") - np.searchsorted(ordered, offsets - TOLERANCE_S)
+    return float(offsets[np.argmax(near)])
 
 
 def _clock_steps(members: list[Process], offset: float) -> list[Anomaly]:
@@ -64,39 +80,32 @@ def _clock_steps(members: list[Process], offset: float) -> list[Anomaly]:
     return found
 
 
-def _ends_by_boot(step_ends: Iterable[StepEnd]) -> dict[str, dict[tuple[int, int, int], float]]:
-    ends: dict[str, dict[tuple[int, int, int], float]] = defaultdict(dict)
-    for step_end in step_ends:
-        known = ends[step_end.boot].setdefault(step_end.key, step_end.end)
-        ends[step_end.boot][step_end.key] = min(known, step_end.end)
-    return ends
-
-
 def _align(
-    shifts: dict[str, float],
-    reference: str,
-    boots: dict[str, list[Process]],
-    ends: dict[str, dict[tuple[int, int, int], float]],
+    shifts: dict[str, float], reference: str, boots: dict[str, list[Process]], step_ends: list[StepEnds]
 ) -> list[Anomaly]:
     """Correct in place the shifts of boots that share steps with boots that are right."""
     anomalies = []
-    settled: dict[tuple[int, int, int], float] = {}
-    ordered = sorted(ends, key=lambda b: (b != reference, -len(ends[b]), b))
-    waiting = list(ordered)
+    settled = StepEnds("", np.empty(0, np.int64), np.empty(0))
+    waiting = sorted(step_ends, key=lambda own: (own.boot != reference, -len(own.keys), own.boot))
     while waiting:
         # A boot that shares steps with those settled so far goes next; one that shares none is believed by its anchor.
-        boot = next((b for b in waiting if settled.keys() & ends[b].keys()), waiting[0])
-        waiting.remove(boot)
-        gaps = [settled[key] - (end + shifts[boot]) for key, end in ends[boot].items() if key in settled]
-        gap = median(gaps) if gaps else 0.0
+        own = next((w for w in waiting if np.isin(w.keys, settled.keys).any()), waiting[0])
+        waiting.remove(own)
+        _, there, here = np.intersect1d(settled.keys, own.keys, assume_unique=True, return_indices=True)
+        gaps = settled.ends[there] - (own.ends[here] + shifts[own.boot])
+        gap = float(np.median(gaps)) if len(gaps) else 0.0
         if abs(gap) > TOLERANCE_S:
-            shifts[boot] += gap
-            machine = next((p.node for p in boots[boot] if p.node), boot)
+            shifts[own.boot] += gap
+            machine = next((p.node for p in boots[own.boot] if p.node), own.boot)
             text = (
                 f"its wall clock is {-gap:+.1f} s from that of the machine compared with; put right here by "
                 f"{len(gaps)} steps that ended on both at the same time"
             )
             anomalies.append(Anomaly("clock_skew", machine, text))
-        for key, end in ends[boot].items():
-            settled.setdefault(key, end + shifts[boot])
+        new = ~np.isin(own.keys, settled.keys)
+        settled = StepEnds.of(
+            "",
+            np.concatenate([settled.keys, own.keys[new]]),
+            np.concatenate([settled.ends, own.ends[new] + shifts[own.boot]]),
+        )
     return anomalies

@@ -92,7 +92,7 @@ def _failure(
 ) -> Failure:
     at = min(fault.at for fault in faults)
     limit = later.begin if later else end
-    own = [t for t in map(_own_evidence, attempt.events if attempt else ()) if t is not None]
+    own = [t for t in map(_own_evidence, attempt.points("attempt_end") if attempt else ()) if t is not None]
     seen = [t for t in (*own, *evidence) if at <= t <= limit]
     return Failure(index, tuple(faults), max(at, min(seen, default=limit)), bool(seen) or later is not None)
 
@@ -132,13 +132,13 @@ def _not_injected(attempt: Attempt, replaced: bool) -> list[Fault]:
 def _last_progress(attempt: Attempt) -> float:
     if attempt.last_step_end is not None:
         return attempt.last_step_end
-    own = [event.end for event in attempt.events if event.name != "attempt_end" and event.end <= attempt.until]
+    own = attempt.columns.latest_end(attempt.until, without="attempt_end")
     ends = [event.start for event in attempt.points("attempt_end")]
-    return min([max(own, default=attempt.begin), *ends])
+    return min([attempt.begin if own is None else own, *ends])
 
 
 def _own_evidence(event: Event) -> float | None:
-    return event.start if event.name == "attempt_end" and event.text("outcome") in ("exception", PREEMPTED) else None
+    return event.start if event.text("outcome") in ("exception", PREEMPTED) else None
 
 
 def _evidence(timeline: Timeline) -> list[float]:
@@ -214,7 +214,7 @@ def _marks(timeline: Timeline, at: float, failed: Attempt, healed: Attempt) -> d
     first_start, first_end = healed.first_finished
     restores = healed.points("restore")
     before = min([e.start for e in restores], default=first_start)
-    built = [e.end for e in healed.events if e.name in ("build", "data_open") and e.start <= before]
+    built = [e.end for e in healed.points("build", "data_open") if e.start <= before]
     if changed(failed, healed) == IN_PROCESS:
         stopped = [e.start for e in failed.points("attempt_end") if at <= e.start]
         started = [e.start for e in healed.points("attempt_start")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
-from holdfast.goodput.attempts import Attempt
+import numpy as np
+
+from holdfast.goodput.attempts import Attempt, Extents
+from holdfast.goodput.columns import Codes, Floats
 
 FEWEST = 5
 """Undisturbed steps of an attempt that are needed to know how long its steps take."""
@@ -26,37 +27,45 @@ class Hidden:
     slower: tuple[tuple[float, float], ...]
 
 
+_NOBODY = -1
+
+
 def find_hidden(attempt: Attempt) -> list[Hidden]:
     """The background writes of an attempt, in order. Steps vary by themselves: what is above the median in one step is
     set off against what is below it in another of the same write, and a write never costs less than nothing.
     """
     writes = _writes(attempt)
-    steps = sorted(attempt.steps.values())
-    disturbed = {span: next((w for w in writes if span[0] < w[2] and w[1] < span[1]), None) for span in steps}
-    first = steps[0] if steps else None
-    usual = [end - start for (start, end), write in disturbed.items() if write is None and (start, end) != first]
+    order = np.lexsort((attempt.extents.end, attempt.extents.start))
+    start, end = attempt.extents.start[order], attempt.extents.end[order]
+    disturber = _disturber(start, end, writes)
+    # The first step builds what the others reuse.
+    usual = (end - start)[1:][disturber[1:] == _NOBODY]
     if len(usual) < FEWEST:
-        return [Hidden(step, start, end, 0.0, ()) for step, start, end in writes]
-    typical = median(usual)
+        return [Hidden(step, begun, done, 0.0, ()) for step, begun, done in writes]
+    excess = end - start - np.median(usual)
     found = []
-    for write in writes:
-        spans = [span for span, by in disturbed.items() if by == write]
-        excess = [end - start - typical for start, end in spans]
-        above = sum(seconds for seconds in excess if seconds > 0)
-        cost = max(0.0, sum(excess))
+    for index, write in enumerate(writes):
+        rows = np.flatnonzero(disturber == index)
+        above = float(excess[rows][excess[rows] > 0].sum())
+        cost = max(0.0, float(excess[rows].sum()))
         share = cost / above if above else 0.0
-        slower = tuple((end - e * share, end) for (_, end), e in zip(spans, excess, strict=True) if e * share > 0)
-        found.append(Hidden(*write, seconds=cost, slower=slower))
+        slower = rows[excess[rows] * share > 0]
+        parts = zip((end[slower] - excess[slower] * share).tolist(), end[slower].tolist(), strict=True)
+        found.append(Hidden(*write, seconds=cost, slower=tuple(parts)))
     return found
 
 
-def _writes(attempt: Attempt) -> Sequence[tuple[int, float, float]]:
+def _writes(attempt: Attempt) -> list[tuple[int, float, float]]:
     """(step, start, end) of each save from its copy to the end of its write, over all ranks and tiers: the copy runs
     during the next step, and the update may wait for it."""
-    spans: dict[int, tuple[float, float]] = {}
-    for event in attempt.events:
-        step = event.whole("step")
-        if event.name in ("stage", "write") and step is not None:
-            start, end = spans.get(step, (event.start, event.end))
-            spans[step] = (min(start, event.start), max(end, event.end))
-    return sorted(((step, start, end) for step, (start, end) in spans.items()), key=lambda write: write[1])
+    found = Extents.of(attempt.columns.spans("stage"), attempt.columns.spans("write"))
+    writes = zip(found.steps.tolist(), found.start.tolist(), found.end.tolist(), strict=True)
+    return sorted(writes, key=lambda write: write[1])
+
+
+def _disturber(start: Floats, end: Floats, writes: list[tuple[int, float, float]]) -> Codes:
+    """The first write that each step overlaps, by its place in writes; _NOBODY for an undisturbed step."""
+    disturber = np.full(len(start), _NOBODY, np.int32)
+    for index, (_, begun, done) in reversed(list(enumerate(writes))):
+        disturber[(start < done) & (begun < end)] = index
+    return disturber

@@ -7,61 +7,25 @@ that waits for a slower peer does what the job does. So the numbers mean the sam
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
-from holdfast.goodput.attempts import Attempt, Key, find_attempts, reigning, surviving_steps
-from holdfast.goodput.failures import Failure, Recovery, find_failures, find_recoveries
-from holdfast.goodput.hidden import find_hidden
+from holdfast.goodput.attempts import Attempt, find_attempts, reigning, surviving_steps
+from holdfast.goodput.failures import Recovery, find_failures, find_recoveries
+from holdfast.goodput.job import Job
+from holdfast.goodput.measures import Measures, measure
+from holdfast.goodput.overlay import activities, lay_over, split_degraded
 from holdfast.goodput.phases import Segment, find_phases, find_window
 from holdfast.goodput.saves import Saves, find_saves
+from holdfast.goodput.taxonomy import BUCKETS as BUCKETS
+from holdfast.goodput.taxonomy import GOOGLE_NAMES
 from holdfast.goodput.timeline import Anomaly, Timeline
 
 SCHEMA = 1
-
-BUCKETS: Mapping[str, str] = {
-    "productive": "steps whose work is part of the result",
-    "lost_work": "steps that were executed again later, and the step under way when a fault struck",
-    "checkpoint_blocked": "a step waited for the copy of its state",
-    "checkpoint_hidden": "steps slowed down by a save in the background",
-    "checkpoint_wait": "waited for the save before, or for the last one at the end",
-    "restore": "loading a checkpoint",
-    "data_stall": "a step waited for data",
-    "init": "from the first pod to the first step",
-    "compile": "compilation, where the trainer logs it",
-    "detection": "from the fault until somebody noticed",
-    "restart_in_process": "restart within the same processes, after detection",
-    "restart_in_job": "new processes in the same pods, after detection",
-    "node_replacement": "new or other pods, after detection",
-    "queue": "no pod had started: before the first one, or between two calls of holdfast run",
-    "degraded": "slowed down by a straggler (not measured yet: always 0)",
-    "other": "shutdown after the last step, and after a final failure",
-    "unattributed": "no event says what the job did",
-}
-"""Name of each bucket and what it means, in the order of the design. All are always present."""
-
-# The activity that wins where spans of several ranks overlap. A rolled-back step is lost whole, with its waits.
-_ORDER = (
-    "lost_work",
-    "restore",
-    "checkpoint_wait",
-    "checkpoint_blocked",
-    "data_stall",
-    "compile",
-    "checkpoint_hidden",
-    "productive",
-)
-_SPANS = {
-    "restore": "restore",
-    "checkpoint_wait": "checkpoint_wait",
-    "drain": "checkpoint_wait",
-    "stage": "checkpoint_blocked",
-    "data": "data_stall",
-    "compile": "compile",
-}
+MOST_UNATTRIBUTED = 0.01
+"""Share of the wall time beyond which a ledger says why it does not know more."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +36,7 @@ class Ledger:
     start: float
     wall_s: float
     ranks: int
+    """At full size: as configured, where that is known. Each attempt has its own world size."""
     steps: int
     """Distinct steps in the final state."""
     buckets: Mapping[str, float]
@@ -81,29 +46,55 @@ class Ledger:
     recoveries: tuple[Recovery, ...]
     saves: Saves
     anomalies: tuple[Anomaly, ...]
+    job: Job | None = None
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The run as others measure theirs."""
+        return measure(self.segments, self.buckets, reigning(self.attempts), self.steps, self.job)
+
+    @property
+    def runtime_s(self) -> float:
+        """Wall time without queue."""
+        return self.wall_s - self.buckets["queue"]
 
     @property
     def goodput(self) -> float:
-        """Productive part of the wall time, 0 to 1. 0 for an empty log."""
-        return self.buckets["productive"] / self.wall_s if self.wall_s else 0.0
+        """Productive part of the time after the first finished step, queue left out, 0 to 1. 0 for an empty log."""
+        return self.measures.goodput
+
+    @property
+    def goodput_total(self) -> float:
+        """Productive part of the whole run, start-up included, queue left out, 0 to 1. 0 for an empty log."""
+        return self.measures.goodput_total
 
     def summary(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
             "schema": SCHEMA,
             "wall_s": self.wall_s,
+            "runtime_s": self.runtime_s,
             "ranks": self.ranks,
             "steps": self.steps,
-            "goodput": self.goodput,
+            **self.measures.summary(),
             "buckets": dict(self.buckets),
-            "attempts": [
-                {"attempt": str(a), "begin_s": a.begin - self.start, "steps": len(a.steps), "complete": a.complete}
-                for a in self.attempts
-            ],
+            "google_names": dict(GOOGLE_NAMES),
+            "attempts": [attempt_summary(attempt, self.start) for attempt in self.attempts],
             "recoveries": [recovery_summary(recovery, self.start) for recovery in self.recoveries],
             "checkpoints": self.saves.summary(),
             "anomalies": [{"kind": a.kind, "where": a.where, "text": a.text} for a in self.anomalies],
         }
+
+
+def attempt_summary(attempt: Attempt, start: float) -> dict[str, object]:
+    """Plain data of one attempt; `begin_s` counts from the start of the run."""
+    return {
+        "attempt": str(attempt),
+        "begin_s": attempt.begin - start,
+        "ranks": attempt.world_size,
+        "steps": len(attempt.extents.steps),
+        "complete": attempt.complete,
+    }
 
 
 def recovery_summary(recovery: Recovery, start: float) -> dict[str, object]:
@@ -130,74 +121,52 @@ def account(timeline: Timeline) -> Ledger:
     survivors = surviving_steps(attempts)
     active = reigning(attempts)
     failures = find_failures(timeline, active, window.started_again, window.end)
-    phases = find_phases(timeline, window, active, failures)
-    segments = _lay_over(phases, list(_activities(active, survivors, failures)))
-    parts: dict[str, list[float]] = {bucket: [] for bucket in BUCKETS}
-    for segment in segments:
-        parts[segment.bucket].append(segment.end - segment.start)
-    world = max((process.world_size for process in timeline.processes), default=0)
-    seen = {process.rank for process in timeline.processes if process.rank is not None}
+    ranks = _full_size(timeline)
+    laid = lay_over(find_phases(timeline, window, active, failures), activities(active, survivors, failures))
+    segments = split_degraded(laid, active, ranks)
+    wall_s = window.end - window.start
     return Ledger(
         origin=timeline.origin,
         start=window.start,
-        wall_s=window.end - window.start,
-        ranks=world or len(seen),
+        wall_s=wall_s,
+        ranks=ranks,
         steps=len(survivors),
-        buckets={bucket: math.fsum(seconds) for bucket, seconds in parts.items()},
+        buckets=_sums(segments),
         segments=tuple(segments),
         attempts=attempts,
         recoveries=find_recoveries(timeline, active, failures),
         saves=find_saves(timeline, active),
-        anomalies=(*timeline.anomalies, *anomalies),
+        anomalies=(*timeline.anomalies, *anomalies, *_unattributed(segments, active, wall_s)),
+        job=timeline.job,
     )
 
 
-def _activities(
-    attempts: Sequence[Attempt], survivors: Mapping[int, Key], failures: Sequence[Failure]
-) -> Iterator[tuple[float, float, int]]:
-    """What ranks did, as (start, end, index in _ORDER), cut to the time in which the job was their attempt's."""
-    failed_at = {failure.attempt: failure.at for failure in failures}
-    for index, attempt in enumerate(attempts):
-        # After a fault a rank only waits, whatever its span is called, unless it went on to finish steps.
-        end_of_waits = max(failed_at.get(index, math.inf), attempt.last_step_end or 0.0)
-        for write in find_hidden(attempt):
-            yield from ((start, end, _ORDER.index("checkpoint_hidden")) for start, end in write.slower)
-        for event in attempt.events:
-            step = event.finished_step
-            if step is not None:
-                bucket = "productive" if survivors.get(step) == attempt.key else "lost_work"
-                end = min(event.end, attempt.until)
-            elif event.name in _SPANS:
-                bucket = _SPANS[event.name]
-                end = min(event.end, attempt.until, end_of_waits)
-            else:
-                continue
-            if event.start < end:
-                yield event.start, end, _ORDER.index(bucket)
+def _full_size(timeline: Timeline) -> int:
+    """Ranks of the job at full size; without a run.yaml, those of its largest attempt."""
+    configured = timeline.job.ranks if timeline.job else 0
+    seen = {process.rank for process in timeline.processes if process.rank is not None}
+    largest = max((process.world_size for process in timeline.processes), default=0)
+    return configured or largest or len(seen)
 
 
-def _lay_over(phases: Sequence[Segment], activities: Sequence[tuple[float, float, int]]) -> list[Segment]:
-    """Exclusive segments: the first activity of _ORDER that goes on, else the phase. They cover exactly the phases."""
-    if not phases:
+def _sums(segments: Sequence[Segment]) -> dict[str, float]:
+    parts: dict[str, list[float]] = {bucket: [] for bucket in BUCKETS}
+    for segment in segments:
+        parts[segment.bucket].append(segment.end - segment.start)
+    return {bucket: math.fsum(seconds) for bucket, seconds in parts.items()}
+
+
+def _unattributed(segments: Sequence[Segment], attempts: Sequence[Attempt], wall_s: float) -> list[Anomaly]:
+    """Why so much time is unattributed, if it is."""
+    unknown = [segment for segment in segments if segment.bucket == "unattributed"]
+    total = math.fsum(segment.end - segment.start for segment in unknown)
+    if total <= MOST_UNATTRIBUTED * wall_s:
         return []
-    changes: dict[float, list[tuple[int, int]]] = defaultdict(list)
-    start, end = phases[0].start, phases[-1].end
-    for begin, finish, level in activities:
-        if begin < end and finish > start:
-            changes[max(begin, start)].append((level, 1))
-            changes[min(finish, end)].append((level, -1))
-    times = sorted({*changes, *(phase.start for phase in phases), end})
-    active = [0] * len(_ORDER)
-    segments: list[Segment] = []
-    position = 0
-    for time, until in pairwise(times):
-        for level, change in changes[time]:
-            active[level] += change
-        while phases[position].end <= time:
-            position += 1
-        bucket = next((name for name, count in zip(_ORDER, active, strict=True) if count), phases[position].bucket)
-        if segments and segments[-1].bucket == bucket:
-            segments[-1] = Segment(segments[-1].start, until, bucket)
-        else:
-            segments.append(Segment(time, until, bucket))
-    return segments
+    last = max((attempt.last_step_end for attempt in attempts if attempt.last_step_end is not None), default=0.0)
+    after = math.fsum(segment.end - max(segment.start, last) for segment in unknown if segment.end > last)
+    reasons = [
+        (total - after, "between steps, where no span says what the ranks did"),
+        (after, "after the last finished step: the run goes on, or was killed with all that could have noticed"),
+    ]
+    why = "; ".join(f"{seconds:.1f} s {reason}" for seconds, reason in reasons if seconds > 0.05)
+    return [Anomaly("unattributed", "job", f"{total / wall_s:.1%} of the time is unattributed: {why}")]

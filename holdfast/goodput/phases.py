@@ -49,13 +49,13 @@ class _Tape:
 
 def find_window(timeline: Timeline) -> Window:
     """From the runner's run_start, else the first pod or process, to the last run_end, else the last event."""
-    if not timeline.events:
+    if not len(timeline.columns):
         return Window(0.0, 0.0, ())
     starts = [event.start for event in timeline.named("run_start")]
     first = starts or [event.start for event in timeline.named("pod_start", "process_start")]
-    first = first or [timeline.events[0].start]
+    first = first or [timeline.columns.start()]
     ends = [event.end for event in timeline.named("run_end")]
-    last = max(event.end for event in timeline.events)
+    last = timeline.columns.end()
     if ends and max(ends) >= max(first):
         last = max(ends)
     return Window(min(first), max(last, min(first)), tuple(sorted(starts)[1:]))
@@ -109,8 +109,8 @@ def _before_first_step(
         return "init"
     again = [t for t in window.started_again if attempts[index - 1].begin < t <= attempt.begin]
     if again:
-        stopped = max((e.end for e in timeline.events if e.end <= again[0] and e.name != "run_start"), default=again[0])
-        tape.until(min(stopped, again[0]), "other")
+        stopped = timeline.columns.latest_end(again[0], without="run_start")
+        tape.until(again[0] if stopped is None else stopped, "other")
         tape.until(_first_pod(timeline, again[-1], attempt.begin), "queue")
         return "init"
     # Attempts that died on the way are a part of the restart that in the end led to a step.

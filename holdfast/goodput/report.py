@@ -12,6 +12,7 @@ from rich.table import Table
 from holdfast.goodput.attempts import IN_JOB
 from holdfast.goodput.failures import PARTS, Recovery
 from holdfast.goodput.ledger import BUCKETS, Ledger
+from holdfast.goodput.measures import MEANINGS
 from holdfast.goodput.saves import STAGES, Saves
 
 PLAIN_WIDTH = 120
@@ -29,6 +30,7 @@ def console_for_report() -> Console:
 def print_report(ledger: Ledger, name: str, console: Console) -> None:
     """Everything that a person wants to know about where the time went."""
     print_headline(ledger, name, console)
+    print_measures(ledger, console)
     print_buckets(ledger, console)
     print_recoveries(ledger.recoveries, console)
     print_saves(ledger.saves, console)
@@ -40,8 +42,17 @@ def print_report(ledger: Ledger, name: str, console: Console) -> None:
 def print_headline(ledger: Ledger, name: str, console: Console) -> None:
     """One line: goodput and what it was made of."""
     size = f"{_count(ledger.ranks, 'rank')}, {_count(ledger.steps, 'step')}, {_count(len(ledger.attempts), 'attempt')}"
-    productive = f"{seconds(ledger.buckets['productive'])} s productive of {seconds(ledger.wall_s)} s"
-    console.print(f"[bold]{escape(name)}[/bold]: goodput {ledger.goodput:.1%} ({productive}); {size}\n")
+    productive = f"{seconds(ledger.buckets['productive'])} s productive of {seconds(ledger.runtime_s)} s"
+    console.print(f"[bold]{escape(name)}[/bold]: goodput {ledger.goodput_total:.1%} ({productive}); {size}\n")
+
+
+def print_measures(ledger: Ledger, console: Console) -> None:
+    """The run as others measure theirs, each figure with what it is."""
+    table = _table("As others measure it", "measure", "<value", "meaning")
+    table.add_row("total job time", f"{seconds(ledger.wall_s)} s", "wall time, queue included")
+    for name, value in ledger.measures.summary().items():
+        table.add_row(name, "not applicable" if value is None else f"{value:.1%}", MEANINGS[name])
+    console.print(table)
 
 
 def print_buckets(ledger: Ledger, console: Console) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from holdfast.goodput.attempts import Attempt
+from holdfast.goodput.columns import Codes, Events, Floats, Integers, Spans
 from holdfast.goodput.hidden import find_hidden
 from holdfast.goodput.timeline import Timeline
 
@@ -89,13 +91,28 @@ def find_saves(timeline: Timeline, attempts: Sequence[Attempt] = ()) -> Saves:
 
 def _per_save(timeline: Timeline, *names: str) -> tuple[float, ...]:
     """Seconds of each save: sum over a rank's spans, then the slowest rank. A save is (generation, cycle, step)."""
-    by_rank: dict[tuple[int, int, int | None, int | None], float] = defaultdict(float)
-    for event in timeline.named(*names, source="rank"):
-        p = event.process
-        if event.text("tier") == LOCAL:
-            continue
-        by_rank[p.generation, p.cycle, event.whole("step"), p.rank] += event.end - event.start
-    by_save: dict[tuple[int, int, int | None], float] = defaultdict(float)
-    for (generation, cycle, step, _), seconds in by_rank.items():
-        by_save[generation, cycle, step] = max(by_save[generation, cycle, step], seconds)
-    return tuple(by_save.values())
+    events = timeline.columns
+    cycles = sorted({(process.generation, process.cycle) for process in events.processes})
+    cycle_of = {cycle: number for number, cycle in enumerate(cycles)}
+    cycle = np.array([cycle_of[process.generation, process.cycle] for process in events.processes], np.int64)
+    parts = [_parts(events, events.spans(name), cycle) for name in names]
+    saved_in, step, process, seconds = (np.concatenate(column) for column in zip(*parts, strict=True))
+    steps, step_index = np.unique(step, return_inverse=True)
+    keys = (saved_in * len(steps) + step_index) * len(events.processes) + process
+    by_rank, index = np.unique(keys, return_inverse=True)
+    total = np.bincount(index, seconds, len(by_rank))
+    saves, index = np.unique(by_rank // max(1, len(events.processes)), return_inverse=True)
+    slowest = np.zeros(len(saves))
+    np.maximum.at(slowest, index, total)
+    return tuple(slowest.tolist())
+
+
+def _parts(events: Events, spans: Spans, cycle: Integers) -> tuple[Integers, Integers, Codes, Floats]:
+    """(cycle, step, process, seconds) of each row, of what ranks did for the shared storage's saves."""
+    ours = np.array([process.source == "rank" for process in events.processes], bool)[spans.process]
+    if spans.rest is not None:
+        local = np.array([*(str(rest.get("tier")) == LOCAL for rest in events.rests), False])
+        ours &= ~local[spans.rest]
+    rows = np.flatnonzero(ours)
+    process = spans.process[rows]
+    return cycle[process], spans.integers("step")[rows], process, spans.end[rows] - spans.start[rows]

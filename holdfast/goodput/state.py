@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from holdfast.config import ConfigError, RunConfig, load_file, names
+from holdfast.config import ConfigError, Problem, RunConfig, load_file, names
 from holdfast.goodput.ledger import account
 from holdfast.goodput.reader import read_run
 from holdfast.goodput.timeline import Event, Timeline
@@ -38,16 +38,24 @@ class Status:
     """The last events that are not routine, oldest first, each with its age."""
 
 
+def _owner(run: RunDirectory) -> Owner | None:
+    try:
+        return run.owner()
+    except OSError as error:
+        why, fix = f"its owner record cannot be read: {error}", "look at the file system"
+        raise ConfigError([Problem("DIR", str(run.path), why, fix)], "no status") from None
+
+
 def read_status(run_dir: Path, most_news: int = 10) -> Status:
     """The status of a run directory. Takes up to recovery.owner_lease_s if the owner is on another machine."""
     run = RunDirectory(run_dir)
     timeline = read_run(run_dir)
     ledger = account(timeline)
     attempt = ledger.attempts[-1] if ledger.attempts else None
-    config, owner = _config(run_dir), run.owner()
+    config, owner = _config(run_dir), _owner(run)
     committed = newest_committed(run.checkpoints)
     now = time.time()
-    news = [event for event in timeline.events if event.name not in UNREMARKABLE]
+    news = timeline.named(*(name for name in timeline.columns.by_name if name not in UNREMARKABLE))
     news.sort(key=lambda event: event.end)
     return Status(
         state=_state(run, owner, config.recovery.owner_lease_s if config else DEFAULT_LEASE_S),
@@ -58,7 +66,7 @@ def read_status(run_dir: Path, most_news: int = 10) -> Status:
         attempt=str(attempt) if attempt else None,
         committed=committed,
         committed_age_s=None if committed is None else _commit_age(timeline, committed, now),
-        goodput=ledger.goodput,
+        goodput=ledger.goodput_total,
         news=tuple((max(0.0, now - timeline.origin - event.end), event) for event in news[-most_news:]),
     )
 

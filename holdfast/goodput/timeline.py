@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+
+from holdfast.goodput.columns import Events
+from holdfast.goodput.event import Event, Process
+from holdfast.goodput.job import Job
+
+__all__ = ["Anomaly", "Event", "Process", "Timeline"]
 
 
 @dataclass(frozen=True)
@@ -19,59 +25,23 @@ class Anomaly:
         return f"{self.where}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process that wrote a log: the identity in its anchor. Absent numbers are 0, absent names empty."""
-
-    file: str
-    source: str
-    boot: str
-    wall: float
-    mono: float
-    rank: int | None = None
-    world_size: int = 0
-    generation: int = 0
-    cycle: int = 0
-    pod: str = ""
-    node: str = ""
-    role: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A point (end == start) or a span, in seconds of job time; 0 is the earliest event of the run."""
-
-    start: float
-    end: float
-    name: str
-    fields: Mapping[str, Any]
-    process: Process
-
-    def whole(self, key: str) -> int | None:
-        """The integer field `key`, or None if it is absent or something else."""
-        value = self.fields.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def text(self, key: str) -> str:
-        """The field `key` as text, empty if absent."""
-        value = self.fields.get(key)
-        return "" if value is None else str(value)
-
-    @property
-    def finished_step(self) -> int | None:
-        """The number of the step that this span executed to its end, else None."""
-        return self.whole("step") if self.name == "step" and "error" not in self.fields else None
-
-
 @dataclass(frozen=True)
 class Timeline:
     """All events in order of start. origin is the wall-clock time of second 0."""
 
-    events: tuple[Event, ...] = ()
+    events: Sequence[Event] = ()
+    """`Events` (columns) where a log was read; anything that holds Event objects will do."""
     processes: tuple[Process, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     origin: float = 0.0
+    job: Job | None = None
+    """What the run was configured to be. None where nobody knows."""
+
+    @cached_property
+    def columns(self) -> Events:
+        """The events as columns."""
+        return self.events if isinstance(self.events, Events) else Events.of(self.events)
 
     def named(self, *wanted: str, source: str | None = None) -> list[Event]:
         """Events with one of these names, in order of start."""
-        return [e for e in self.events if e.name in wanted and (source is None or e.process.source == source)]
+        return [e for e in self.columns.named(*wanted) if source is None or e.process.source == source]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config.failure_rates import FAILURE_RATES
+from holdfast.config.failure_rates import (
+    FAILURE_RATES,
+    FAULT_KINDS,
+    LLAMA3_CAUSES,
+    failure_rate,
+    kind_counts,
+)
+from holdfast.config.problems import ConfigError
 
 
 @pytest.mark.parametrize("name", [name for name in FAILURE_RATES if name != "none"])
@@ -41,3 +48,28 @@ def test_llama_3_counts_its_419_interruptions_once() -> None:
 def test_measured_jobs_of_1024_gpus_failed_more_often_than_their_nodes_explain() -> None:
     rate = FAILURE_RATES["rsc1-measured"]
     assert 24 / (rate.hardware_per_node_day * rate.nodes + rate.software_per_job_day) == pytest.approx(7.9)
+
+
+def test_llama_3_s_table_by_counts() -> None:
+    """arXiv 2407.21783, table 5: 18 rows, 419 interruptions, 268 of them GPUs. Its percentages are another matter."""
+    assert (len(LLAMA3_CAUSES), sum(cause.count for cause in LLAMA3_CAUSES)) == (18, 419)
+    assert kind_counts(software=True) == {"exception": 56}
+    assert kind_counts(software=False) == {"bad_gpu": 268, "bad_link": 42, "node_loss": 46, "hang": 7}
+    assert {cause.kind for cause in LLAMA3_CAUSES} <= set(FAULT_KINDS)
+
+
+def test_a_failure_rate_is_a_preset_or_failures_per_1000_node_days() -> None:
+    assert failure_rate("rsc1") is FAILURE_RATES["rsc1"]
+    given = failure_rate("6.5")
+    assert given.hardware_per_node_day == pytest.approx(0.0065)
+    assert given.software_per_job_day == 0
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [("rsc3", "there is no such preset"), ("0", "at most"), ("-1", "at most"), ("nan", "at most"), ("inf", "at most")],
+)
+def test_an_unknown_failure_rate_is_refused_with_those_that_exist(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        failure_rate(given)
+    assert "rsc1-measured" in str(refused.value) and "6.5" in str(refused.value)

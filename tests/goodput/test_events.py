@@ -11,10 +11,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from holdfast.goodput.events import EventLog
+from holdfast.goodput import events
+from holdfast.goodput.events import EventLog, segment_name, segment_of
 from holdfast.goodput.reader import read_run
 
 
@@ -99,3 +101,93 @@ def test_the_anchor_ties_the_monotonic_clock_to_the_wall_clock(tmp_path: Path) -
     assert (anchor["pid"], abs(anchor["wall"] - time.time()) < 5) == (os.getpid(), True)
     timeline = read_run(tmp_path)
     assert timeline.origin == pytest.approx(anchor["wall"] - 2, abs=0.5)
+
+
+def filled(log: EventLog, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        log.point("step", step=number, text="x" * 40)
+
+
+def test_a_long_log_is_many_segments_and_one_process(tmp_path: Path) -> None:
+    with patch.object(events, "SEGMENT_BYTES", 1000):
+        log = EventLog(tmp_path / "events", "rank", rank=0, world_size=1, pod="p")
+        filled(log, 200)
+        log.close()
+    files = sorted(path.name for path in (tmp_path / "events").iterdir())
+    assert len(files) > 10
+    assert {segment_of(name)[0] for name in files} == {log.path.name}
+    assert sorted(segment_of(name)[1] for name in files) == list(range(len(files)))
+    assert all(path.stat().st_size < 1200 for path in (tmp_path / "events").iterdir())
+    timeline = read_run(tmp_path)
+    assert [event.whole("step") for event in timeline.named("step")] == list(range(200))
+    assert [(process.file, process.pod) for process in timeline.processes] == [(log.path.name, "p")]
+    assert timeline.anomalies == ()
+
+
+@pytest.mark.parametrize("number", [0, 1, 9999, 10000])
+def test_the_name_of_a_segment_says_whose_it_is(number: int) -> None:
+    first = "rank-rank0-podx.s0001.host.12.345.jsonl"
+    assert segment_of(segment_name(first, number)) == (first, number)
+
+
+def test_without_its_first_segments_a_log_still_reads(tmp_path: Path) -> None:
+    with patch.object(events, "SEGMENT_BYTES", 1000):
+        log = EventLog(tmp_path / "events", "rank", rank=0, world_size=1)
+        filled(log, 100)
+        log.close()
+    log.path.unlink()
+    timeline = read_run(tmp_path)
+    steps = [event.whole("step") or 0 for event in timeline.named("step")]
+    assert steps == list(range(steps[0], 100))
+    assert timeline.anomalies == ()
+
+
+def test_a_log_that_cannot_open_its_next_segment_goes_on_in_the_old_one(tmp_path: Path) -> None:
+    real, refused = os.open, []
+
+    def refuse(path: Path, *arguments: int) -> int:
+        if ".s0001." in path.name:
+            refused.append(path)
+            raise OSError("quota")
+        return real(path, *arguments)
+
+    with patch.object(events, "SEGMENT_BYTES", 1000):
+        log = EventLog(tmp_path / "events", "rank", rank=0)
+        with patch.object(os, "open", refuse):
+            filled(log, 30)
+        filled(log, 30, first=30)
+        log.close()
+    assert len(refused) < 4  # not at every line
+    assert [event.whole("step") for event in read_run(tmp_path).named("step")] == list(range(60))
+    assert len(list((tmp_path / "events").iterdir())) > 1
+
+
+class Interrupted(BaseException):
+    """Stands for the exception with which NVRx ends an attempt, wherever it is."""
+
+
+@pytest.mark.parametrize("call", ["open", "fstat", "write"])
+def test_a_restart_in_the_middle_of_a_change_of_segments_writes_nothing_to_the_old_one(
+    tmp_path: Path, call: str
+) -> None:
+    real = getattr(os, call)
+
+    def interrupt(*arguments: object) -> object:
+        result = real(*arguments)
+        following = list((tmp_path / "events").glob("*.s0001.jsonl"))
+        if following and (call != "write" or following[0].stat().st_size):
+            raise Interrupted
+        return result
+
+    with patch.object(events, "SEGMENT_BYTES", 1000):
+        log = EventLog(tmp_path / "events", "rank", rank=0)
+        with patch.object(os, call, interrupt), pytest.raises(Interrupted):
+            filled(log, 100)
+        old = log.path.read_bytes()
+        filled(log, 5, first=1000)
+        log.close()
+    assert log.path.read_bytes() == old
+    timeline = read_run(tmp_path)
+    steps = [event.whole("step") or 0 for event in timeline.named("step")]
+    assert steps == [*range(len(steps) - 5), *range(1000, 1005)]
+    assert timeline.anomalies == ()

@@ -38,7 +38,9 @@ def test_a_clean_run_is_queue_init_steps_and_the_final_save(run: Run) -> None:
         checkpoint_wait=1,
         other=1,
     )
-    assert ledger.goodput == pytest.approx(9.5 / 20)
+    assert ledger.measures.ettr == pytest.approx(9.5 / 20)
+    assert ledger.goodput_total == pytest.approx(9.5 / 18)
+    assert ledger.goodput == pytest.approx(8.5 / 11)  # from second 9, the end of the first step
     assert (ledger.ranks, ledger.steps, ledger.recoveries, ledger.anomalies) == (2, 10, (), ())
 
 

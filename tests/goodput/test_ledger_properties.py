@@ -6,13 +6,17 @@ import random
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.goodput import compaction, events
 from holdfast.goodput.failures import PARTS
 from holdfast.goodput.ledger import BUCKETS, account
+from holdfast.goodput.overlay import union
 from holdfast.goodput.reader import read_run
 from tests.goodput.builder import Log, Machine, Run
 
@@ -57,6 +61,8 @@ class Imagined:
                 continue
             restart = 0
             generation, cycle = (generation, cycle + 1) if layer == "in_job" else (generation + 1, 0)
+            if layer == "node" and self.draw.random() < 0.4:
+                self.world = self.draw.randint(1, 4)
             if layer == "node" and runner and self.draw.random() < 0.3:
                 runner.point(self.now, "run_end", code=1)
                 self.now += 100
@@ -122,14 +128,14 @@ class Imagined:
             self.committed = self.step
 
     def damage(self) -> None:
-        for log in self.run.logs:
-            content = log.path.read_bytes()
+        for path in [path for log in self.run.logs for path in sorted(log.path.parent.glob(f"{log.path.stem}*"))]:
+            content = path.read_bytes()
             choice = self.draw.random()
             if choice < 0.15:
-                log.path.write_bytes(content[: self.draw.randint(0, len(content))])
+                path.write_bytes(content[: self.draw.randint(0, len(content))])
             elif choice < 0.2:
                 middle = self.draw.randint(0, len(content))
-                log.path.write_bytes(content[:middle] + b"\0garbage\n" + content[middle:])
+                path.write_bytes(content[:middle] + b"\0garbage\n" + content[middle:])
 
 
 @settings(max_examples=150, deadline=None)
@@ -164,3 +170,33 @@ def test_productive_time_never_exceeds_what_one_execution_of_each_step_took(seed
         for step, (start, end) in attempt.steps.items():
             once[step] = max(once.get(step, 0.0), end - start)
     assert ledger.buckets["productive"] <= sum(once.values()) + 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=250, max_value=2500))
+def test_archives_and_lines_mixed_say_exactly_what_lines_alone_say(seed: int, segment_bytes: int) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(events, "SEGMENT_BYTES", segment_bytes),
+        patch.object(compaction, "LEAST_BYTES", 1),
+    ):
+        Imagined(Path(folder), seed).write()
+        alone = read_run(Path(folder))
+        compact = compaction.Compaction(Path(folder) / "events")
+        for _ in range(seed % 3):
+            compact.round()
+        mixed = read_run(Path(folder))
+    assert list(mixed.events) == list(alone.events)
+    assert (mixed.processes, mixed.origin) == (alone.processes, alone.origin)
+    assert sorted(map(str, mixed.anomalies)) == sorted(map(str, alone.anomalies))
+    assert account(mixed).summary() == account(alone).summary()
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
+def test_a_union_covers_the_same_time_and_its_parts_neither_overlap_nor_touch(spans: list[tuple[int, int]]) -> None:
+    starts = np.array([start for start, _ in spans], float)
+    ends = np.array([start + length for start, length in spans], float)
+    found = list(zip(*(part.tolist() for part in union(starts, ends)), strict=True))
+    covered = {second for start, length in spans for second in range(start, start + length)}
+    assert {second for start, end in found for second in range(int(start), int(end))} == covered
+    assert all(end < start for (_, end), (start, _) in pairwise(found))

@@ -18,7 +18,7 @@ def kinds(run_dir: Path) -> list[str]:
 
 def test_a_run_directory_without_events_is_an_empty_timeline(tmp_path: Path) -> None:
     timeline = read_run(tmp_path)
-    assert (timeline.events, timeline.processes, timeline.anomalies) == ((), (), ())
+    assert (list(timeline.events), timeline.processes, timeline.anomalies) == ([], (), ())
 
 
 def test_a_torn_last_line_is_left_out_and_named(run: Run) -> None:
@@ -153,3 +153,13 @@ def test_events_of_an_in_process_restart_belong_to_it_in_whatever_order_they_wer
     log.span(2, 5.5, "step", step=1, error="RankShouldRestart")  # ended by the restart, so written after its beginning
     attempts = account(read_run(run.path)).attempts
     assert [(str(a), list(a.steps)) for a in attempts] == [("g1-c0-r0", []), ("g1-c0-r1", [1])]
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", 5, 2.5, None])
+def test_a_step_with_an_error_of_any_kind_is_not_finished(run: Run, error: object) -> None:
+    log = run.rank(0, 0, world=1)
+    train([log], 1, 1, 3)
+    log.span(4, 5, "step", step=4, error=error)
+    ledger = account(read_run(run.path))
+    assert list(ledger.attempts[0].steps) == [1, 2, 3]
+    assert ledger.buckets["productive"] == pytest.approx(3)
