@@ -22,10 +22,11 @@ from bench.demo_view import view
 from holdfast.commands.run_job import run_job
 from holdfast.config import RunConfig, load_profile
 from holdfast.goodput.ledger import Ledger, account
-from holdfast.goodput.page import html_page
 from holdfast.goodput.reader import read_run
 from holdfast.goodput.report import console_for_report, print_buckets
 from holdfast.local import RunFolder, RunnerOptions
+from holdfast.report.page import html_page, write_page
+from holdfast.report.run import ReportedRun, reported_run
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILE = "cpu-demo"
@@ -81,7 +82,8 @@ def run(config: RunConfig, out: Path, console: Console) -> int:
 
 def conclude(out: Path, config: RunConfig, console: Console, wall_s: float) -> int:
     """Compare, account, write the summary and the report, print them; the demo's exit code."""
-    ledger = account(read_run(out / "broken" / "run"))
+    runs = [reported(out / name / "run", f"the {name} run") for name in ("broken", "clean")]
+    ledger = runs[0].ledger
     comparison = compare(out / "clean" / "run", out / "broken" / "run")
     faults = [fault_summary(recovery) for recovery in ledger.summary()["recoveries"] if recovery["kind"] in LIMITS_S]
     summary = {
@@ -89,18 +91,25 @@ def conclude(out: Path, config: RunConfig, console: Console, wall_s: float) -> i
         "steps": config.training.steps,
         "faults": faults,
         "buckets": dict(ledger.buckets),
-        "goodput": ledger.goodput,
+        "goodput": ledger.goodput_total,
         "weights_identical": comparison["identical"],
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1))
     report = out / "report.html"
-    report.write_text(html_page(ledger, "Holdfast demo: the broken run"))
+    write_page(report, html_page(runs, title="Holdfast demo: broken in five ways, and in peace"))
     problems = problems_of(faults, comparison)
     show(console, faults, ledger, comparison, problems)
     console.print(
-        f"\n{wall_s:.0f} s in all. Report: open {report}\nRaw numbers: {out / 'summary.json'}", soft_wrap=True
+        f"\n{wall_s:.0f} s in all. Raw numbers: {out / 'summary.json'}\nReport, to open in a browser: {report}",
+        soft_wrap=True,
     )
     return 1 if problems else 0
+
+
+def reported(run_dir: Path, name: str) -> ReportedRun:
+    """A run with its ledger, as the report takes it."""
+    timeline = read_run(run_dir)
+    return reported_run(name, run_dir, timeline, account(timeline))
 
 
 def compare(clean: Path, broken: Path) -> dict[str, Any]:
