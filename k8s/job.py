@@ -14,6 +14,7 @@ from cdk8s import App
 from holdfast import launch
 from holdfast.config import RunConfig, dump, names
 from k8s.charts import ObjectsChart, rendered
+from k8s.monitoring import monitoring_objects
 from k8s.network import job_traffic
 from k8s.placement import Manifest
 from k8s.pods import JOBSET_NAME, REPLICATED_JOB, config_name, control_pod, labels, worker_pod
@@ -36,6 +37,7 @@ def manifests(config: RunConfig) -> dict[str, Manifest]:
     objects = {
         "configmap": config_map(config, job),
         "networkpolicy": job_traffic(config, job),
+        **monitoring_objects(config, job),
         # Integers: a Job has no scale subresource, so a percentage or maxUnavailable never lets an eviction through.
         "poddisruptionbudget-control": disruption_budget(config, job, names.CONTROL, keep=1),
         "poddisruptionbudget-workers": disruption_budget(config, job, names.WORKERS, keep=config.pods - 1),

@@ -8,6 +8,7 @@ longest prefix, so no rule here has an `except`, which would also cut off what a
 from __future__ import annotations
 
 from holdfast.config import RunConfig
+from holdfast.config.metrics import served_ports
 from k8s.placement import Manifest
 from k8s.pods import JOBSET_NAME, labels
 
@@ -53,10 +54,20 @@ def job_traffic(config: RunConfig, job: str) -> Manifest:
         "spec": {
             "podSelector": pods,
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": pods}]}],
+            "ingress": [{"from": [{"podSelector": pods}]}, *_scrapers(config)],
             "egress": egress,
         },
     }
+
+
+def _scrapers(config: RunConfig) -> list[Manifest]:
+    """Prometheus comes from another namespace, and gets at the metrics and at nothing else."""
+    ports, namespace = served_ports(config), config.metrics.scraper_namespace
+    if not ports or namespace is None:
+        return []
+    scraper = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    span = {"endPort": ports[-1]} if len(ports) > 1 else {}
+    return [{"from": [scraper], "ports": [_port(ports[0]) | span]}]
 
 
 def _port(number: int, protocol: str = "TCP") -> Manifest:

@@ -136,8 +136,9 @@ def _judge(policy: Object, own: Object) -> Iterator[Problem]:
     spec, key = policy["spec"], title(policy)
     if sorted(spec.get("policyTypes", ())) != ["Egress", "Ingress"]:
         yield Problem(f"{key}.policyTypes", spec.get("policyTypes"), "both directions are judged", "use both")
-    if spec.get("ingress") != [{"from": [{"podSelector": own}]}]:
-        yield Problem(f"{key}.ingress", spec.get("ingress"), "only the job's own pods may come in", "allow these only")
+    # Who else may come in, and where to, is judged in monitoring_rules.py.
+    if spec.get("ingress", [])[:1] != [{"from": [{"podSelector": own}]}]:
+        yield Problem(f"{key}.ingress", spec.get("ingress"), "the job's own pods come first", "allow them, by labels")
     egress = spec.get("egress", [])
     if {"to": [{"podSelector": own}]} not in egress:
         yield Problem(f"{key}.egress", egress, "the job's own pods must reach one another", "allow it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast import launch
 from holdfast.config import RunConfig, names
+from holdfast.config.metrics import served_ports
 from k8s.local_disk import host_folder
 from k8s.placement import GPU_NODES, GPU_TAINT, INSTANCE_TYPE, SYSTEM_NODES, Manifest, toleration
 from k8s.space import PRIORITY_CLASS
@@ -32,6 +33,10 @@ def worker_pod(config: RunConfig, job: str) -> Manifest:
             "periodSeconds": 5,
         },
     }
+    if ports := served_ports(config):
+        container["ports"] = [
+            {"name": f"{names.METRICS_PORT_NAME}-{rank}", "containerPort": port} for rank, port in enumerate(ports)
+        ]
     container["volumeMounts"] += _worker_mounts(config)
     pod = _pod(config, job, "worker", container, grace_s=config.cluster.grace_period_s)
     pod["spec"]["volumes"] += _worker_volumes(config)
@@ -42,7 +47,7 @@ def worker_pod(config: RunConfig, job: str) -> Manifest:
 def control_pod(config: RunConfig, job: str) -> Manifest:
     """Pod template of the CPU pod that holds the rendezvous store. `job` is the JobSet's name."""
     container = _container(config, job, "control") | {
-        "ports": [{"name": names.STORE_PORT_NAME, "containerPort": names.STORE_PORT}],
+        "ports": [{"name": names.STORE_PORT_NAME, "containerPort": names.STORE_PORT}, *_control_metrics_port(config)],
         "resources": {"requests": {"cpu": "1", "memory": CONTROL_MEMORY}, "limits": {"memory": CONTROL_MEMORY}},
         # Workers start when the store listens. A bare connect does not disturb it.
         "readinessProbe": {"tcpSocket": {"port": names.STORE_PORT}, "periodSeconds": 2},
@@ -55,6 +60,10 @@ def control_pod(config: RunConfig, job: str) -> Manifest:
             SYSTEM_NODES  # these fail less often than GPU nodes, and the store dies with its pod
         )
     return pod
+
+
+def _control_metrics_port(config: RunConfig) -> list[Manifest]:
+    return [{"name": names.METRICS_PORT_NAME, "containerPort": port} for port in served_ports(config)[:1]]
 
 
 def _container(config: RunConfig, job: str, role: str) -> Manifest:

@@ -2,7 +2,8 @@
 
 Each rule takes all objects of one job or cluster as plain dicts and yields a Problem for each breach. Rules that
 compare with the config read it from the ConfigMap among the objects and are silent without one. Rules of how a JobSet
-recovers are in recovery_rules.py, of what it stands on in platform_rules.py and storage_rules.py.
+recovers are in recovery_rules.py, of what it stands on in platform_rules.py and storage_rules.py, of who may look at it
+in monitoring_rules.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from holdfast.config import Problem, names, sizing
-from k8s import platform_rules, recovery_rules, storage_rules
+from k8s import monitoring_rules, platform_rules, recovery_rules, storage_rules
 from k8s.local_disk import host_folder
 from k8s.pods import EFA, GPU, HUGEPAGES
 from k8s.views import (
@@ -241,5 +242,6 @@ RULES: tuple[Rule, ...] = (
     *recovery_rules.RULES,
     *platform_rules.RULES,
     *storage_rules.RULES,
+    *monitoring_rules.RULES,
 )
 """In the order in which they are reported."""

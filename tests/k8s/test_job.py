@@ -60,7 +60,7 @@ def test_names_resolve_before_pods_are_ready_and_the_store_is_the_control_pod(
     for role in (names.CONTROL, names.WORKERS):
         assert job.environment(role)[names.ENV_STORE]["value"] == f"{job.name}-control-0-0.{job.name}:29400"
         assert "hostNetwork" not in job.pod(role)
-    assert job.container(names.CONTROL)["ports"] == [{"name": "store", "containerPort": 29400}]
+    assert job.container(names.CONTROL)["ports"][0] == {"name": "store", "containerPort": 29400}
     assert job.container(names.CONTROL)["readinessProbe"]["tcpSocket"] == {"port": 29400}
     assert job.environment(names.WORKERS)["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
 
