@@ -15,7 +15,7 @@ CODE := $(wildcard app.py bench bootstrap holdfast infra k8s tests trainer)
 export JSII_NODE := $(BIN)/node
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo bench chaos test test-all check synth tools report lock FORCE
+.PHONY: help venv demo bench chaos test test-all check synth tools report plan lock FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,8 +80,12 @@ $(CDK): package.json | $(READY)
 	@PATH="$(BIN):$$PATH" $(BIN)/npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
-report: $(READY) ## goodput report of a run (RUN=folder; the demo's by default)
-	@$(BIN)/holdfast report $(or $(RUN),dist/demo/broken) $(ARGS)
+report: $(READY) ## goodput report of a run, printed and as dist/report.html (RUN=folders; the demo's by default)
+	@mkdir -p dist
+	@$(BIN)/holdfast report $(or $(RUN),dist/demo/broken dist/demo/clean) --output dist/report.html $(ARGS)
+
+plan: $(READY) ## goodput to expect, and what each change of a profile is worth (PROFILE=llama3-8b-p5x8 ARGS=--explain)
+	@$(BIN)/holdfast plan --profile $(or $(PROFILE),llama3-8b-p5x8) $(ARGS)
 
 lock: $(READY) ## compile trainer/requirements.lock from requirements.txt
 	@$(BIN)/python -m bootstrap.lock

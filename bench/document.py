@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench import checkpoint_page, kills_page, record
+from bench import checkpoint_page, kills_page, ledger_page, record
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
 from bench.record import Measured
 from holdfast.commands.check import summary as profile_summary
@@ -21,8 +21,8 @@ from holdfast.config import ConfigError, load_profile, profile_names
 from holdfast.config.fields import meaning
 from holdfast.goodput.attempts import IN_JOB, IN_PROCESS, NODE
 from holdfast.goodput.failures import PARTS, Recovery
-from holdfast.goodput.ledger import BUCKETS
 from holdfast.goodput.report import heading, seconds, title
+from holdfast.goodput.taxonomy import BUCKETS, GOOGLE_NAMES
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 Block = Callable[[Measured, Path], str]
@@ -44,8 +44,9 @@ TIMEOUTS = (
     "first_section_timeout_s", "init_section_timeout_s", "restore_section_timeout_s", "step_section_timeout_s",
     "checkpoint_section_timeout_s", "out_of_section_timeout_s", "workload_check_interval_s", "process_group_timeout_s",
     "in_process_interval_s", "in_process_soft_timeout_s", "in_process_hard_timeout_s", "in_process_barrier_timeout_s",
-    "in_process_heartbeat_timeout_s", "workers_stop_timeout_s", "term_timeout_s", "leave_before_s",
-    "join_timeout_s", "owner_lease_s",
+    "step_timeout_floor_s", "unfit_wait_s", "spare_check_interval_s", "max_lost_s",
+    "in_process_heartbeat_timeout_s", "workers_stop_timeout_s", "standby_wait_s", "term_timeout_s", "leave_before_s",
+    "join_timeout_s", "owner_lease_s", "shrink_after_s", "grow_after_s", "rejoin_timeout_s",
 )  # fmt: skip
 """Fields of `recovery` that are limits, in the order in which a run meets them."""
 _ELSEWHERE = ("checkpoint.persist_timeout_s", "cluster.grace_period_s")
@@ -200,15 +201,16 @@ def timeouts(_: Measured, __: Path) -> str:
     rows = []
     for key in keys:
         section, name = key.split(".")
-        rows.append(
-            [f"`{key}`", meaning((section, name)), *(f"{getattr(getattr(c, section), name):g}" for c in configs)]
-        )
+        values = [getattr(getattr(c, section), name) for c in configs]
+        shown = ["none" if value is None else f"{value:g}" for value in values]
+        rows.append([f"`{key}`", meaning((section, name)), *shown])
     return table(("key", "what it limits", *(f"<{name}" for name in _SHOWN)), rows)
 
 
 def buckets(_: Measured, __: Path) -> str:
     """Every bucket and its meaning."""
-    return table(("bucket", "seconds of job time in which"), BUCKETS.items())
+    rows = [(bucket, means, GOOGLE_NAMES[bucket] or "-") for bucket, means in BUCKETS.items()]
+    return table(("bucket", "seconds of job time in which", "ml-goodput-measurement"), rows)
 
 
 def profiles(_: Measured, __: Path) -> str:
@@ -238,11 +240,6 @@ def save_cost_headline(_: Measured, folder: Path) -> str:
     return "Not measured yet." if result is None else checkpoint_page.headline(result, page)
 
 
-def kills(_: Measured, folder: Path) -> str:
-    """What kills at random instants did."""
-    return kills_page.headline(folder)
-
-
 BLOCKS: Mapping[str, Block] = {
     "demo": demo,
     "layers": layers,
@@ -252,7 +249,8 @@ BLOCKS: Mapping[str, Block] = {
     "profiles": profiles,
     "save-cost": save_cost,
     "save-cost-headline": save_cost_headline,
-    "kills": kills,
+    "kills": lambda _, folder: kills_page.headline(folder),
+    "ledger-scale": lambda _, folder: ledger_page.headline(folder),
 }
 
 

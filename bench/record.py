@@ -94,7 +94,7 @@ def record(demo: Path, path: Path = KEPT) -> Measured:
 
 def _part(ledger: Ledger) -> dict[str, Any]:
     summary = ledger.summary()
-    return {key: summary[key] for key in _LEDGER_KEYS}
+    return {key: summary[key] for key in _LEDGER_KEYS} | {"goodput": ledger.goodput_total}
 
 
 def commit(code: Iterable[str] = _CODE) -> str:

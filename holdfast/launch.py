@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from holdfast.config import RunConfig, dump, names
+from holdfast.config.metrics import served_ports
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,30 @@ def pod_environment(config: RunConfig, job: str, role: str) -> tuple[Variable, .
             "tells pods of an older generation apart",
             field_path="metadata.labels['jobset.sigs.k8s.io/restart-attempt']",
         ),
+        Variable(
+            names.ENV_TERMINATION_MESSAGE,
+            "`kubectl describe pod` shows why the pod ended",
+            value=names.TERMINATION_MESSAGE_PATH,
+        ),
         Variable("PYTHONUNBUFFERED", "a killed process must not take its last log lines with it", value="1"),
         Variable(
             "TMPDIR", "NVRx puts its sockets there; the scratch volume dies with the pod", value=names.SCRATCH_MOUNT
         ),
     ]
+    if ports := served_ports(config):
+        # All of the pod's addresses, IPv4: a scraper comes from outside.
+        places = [f"0.0.0.0:{port}" for port in (ports if role == "worker" else ports[:1])]
+        variables.append(
+            Variable(names.ENV_METRICS, "where each local rank serves its metrics", value=",".join(places))
+        )
     if role == "worker":
+        variables.append(
+            Variable(
+                "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+                "whose line it is, on the pod's console",
+                value="[rank ${rank}] ",
+            )
+        )
         variables.append(
             Variable(
                 names.ENV_GROUP_RANK,
@@ -136,9 +155,15 @@ def rendezvous_id(config: RunConfig, generation: int) -> str:
 
 
 def _node_range(config: RunConfig, nodes: int) -> str:
-    """MIN:MAX. NVRx trains on exactly MIN nodes, keeps the rest as hot spares, and closes the rendezvous for good once
-    more than MAX - MIN nodes were unhealthy in this generation; a MAX above the pod count costs nothing."""
-    return f"{nodes}:{nodes + config.recovery.spares + config.recovery.replacement_budget}"
+    """MIN:MAX, MIN the size of this generation. NVRx trains on exactly MIN nodes, keeps the rest as hot spares, and
+    closes the rendezvous for good once more than MAX - MIN nodes were unhealthy in this generation; a MAX above the pod
+    count costs nothing."""
+    return f"{nodes}:{config.max_nodes}"
+
+
+def _console_script(config: RunConfig, name: str) -> list[str]:
+    """NVRx's console script `name`. Not `python -m` NVRx's own module: that ends with other codes."""
+    return ["python", "-m", "trainer.restart.launcher", name] if config.recovery.short_pauses else [name]
 
 
 def control_argv(config: RunConfig, *, generation: int, nodes: int, port: int) -> list[str]:
@@ -146,7 +171,7 @@ def control_argv(config: RunConfig, *, generation: int, nodes: int, port: int) -
     listens.
     """
     return [
-        "nvrx-control",
+        *_console_script(config, "nvrx-control"),
         f"--nnodes={_node_range(config, nodes)}",
         "--rdzv-backend=c10d",
         f"--rdzv-id={rendezvous_id(config, generation)}",
@@ -166,16 +191,20 @@ def launcher_argv(
     group_rank: int,
     master: str,
     rank_args: list[str],
+    log_dir: str | None = None,
+    health_socket: str | None = None,
 ) -> list[str]:
     """Command line of a worker pod's launcher.
 
     store: host:port of the control pod. local_addr: this pod's address. master: address of pod 0, used by torchrun
-    only. rank_args: arguments of `python -m trainer`, which every rank gets.
+    only. rank_args: arguments of `python -m trainer`, which every rank gets. log_dir: pod-local folder for the ranks'
+    output, which is repeated on the console. health_socket: where the supervisor says whether this node is fit.
     """
+    logs = [] if log_dir is None else [f"--log-dir={log_dir}", "--redirects=3", "--tee=3"]
     if not config.recovery.in_job:
         port = int(store.rpartition(":")[2]) + 1
         return _torchrun_argv(
-            config, nodes=nodes, group_rank=group_rank, master=f"{master}:{port}", rank_args=rank_args
+            config, nodes=nodes, group_rank=group_rank, master=f"{master}:{port}", logs=logs, rank_args=rank_args
         )
     r = config.recovery
     sections = {
@@ -185,7 +214,7 @@ def launcher_argv(
         names.SECTION_CHECKPOINT: r.checkpoint_section_timeout_s,
     }
     return [
-        "ft_launcher",
+        *_console_script(config, "ft_launcher"),
         f"--nnodes={_node_range(config, nodes)}",
         f"--nproc-per-node={config.cluster.ranks_per_node}",
         "--rdzv-backend=c10d",
@@ -201,13 +230,17 @@ def launcher_argv(
         "--ft-rank-section-timeouts=" + ",".join(f"{name}:{limit}" for name, limit in sections.items()),
         f"--ft-rank-out-of-section-timeout={r.out_of_section_timeout_s}",
         "--ft-max-no-progress-cycles=0",  # counts two unrelated faults within one interval as a stall; ours is the rule
+        *([] if health_socket is None else [f"--ft-node-health-check-endpoint={health_socket}"]),
+        *logs,
         "-m",
-        "trainer",
+        "trainer.standby.door" if r.standby else "trainer",
         *rank_args,
     ]
 
 
-def _torchrun_argv(config: RunConfig, *, nodes: int, group_rank: int, master: str, rank_args: list[str]) -> list[str]:
+def _torchrun_argv(
+    config: RunConfig, *, nodes: int, group_rank: int, master: str, logs: list[str], rank_args: list[str]
+) -> list[str]:
     return [
         "torchrun",
         f"--nnodes={nodes}",
@@ -218,6 +251,7 @@ def _torchrun_argv(config: RunConfig, *, nodes: int, group_rank: int, master: st
         f"--master-port={master.rpartition(':')[2]}",
         "--max-restarts=0",
         f"--monitor-interval={config.recovery.monitor_interval_s}",
+        *logs,
         "-m",
         "trainer",
         *rank_args,

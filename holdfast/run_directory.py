@@ -10,12 +10,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.config import names
+from holdfast.process_identity import boot_id, pid_namespace, pid_started
 
 
 class StaleGeneration(Exception):
@@ -35,6 +36,14 @@ class Terminal:
     rank: int | None = None
     step: int | None = None
     attempt: str | None = None
+
+
+def terminal_of(record: dict[str, Any] | None) -> Terminal | None:
+    """The Terminal in a JSON object."""
+    if record is None:
+        return None
+    known = {key: record.get(key) for key in ("rank", "step", "attempt")}
+    return Terminal(code=int(record.get("code", names.EXIT_GIVE_UP)), reason=str(record.get("reason")), **known)
 
 
 @dataclass(frozen=True)
@@ -129,11 +138,7 @@ class RunDirectory:
 
     def terminal(self) -> Terminal | None:
         """The TERMINAL record, or None."""
-        record = read_json(self.path / names.TERMINAL)
-        if record is None:
-            return None
-        known = {key: record.get(key) for key in ("rank", "step", "attempt")}
-        return Terminal(code=int(record.get("code", names.EXIT_GIVE_UP)), reason=str(record.get("reason")), **known)
+        return terminal_of(read_json(self.path / names.TERMINAL))
 
     def write_terminal(self, terminal: Terminal, generation: int | None = None) -> bool:
         """Say that a restart cannot help. False if another record was first. Raises StaleGeneration."""
@@ -144,12 +149,15 @@ class RunDirectory:
     # --- one owner ---
 
     def owner(self) -> Owner | None:
-        """The owner record, or None."""
-        record = read_json(self.path / names.GENERATION)
+        """The owner record, or None. Raises OSError if it is there and cannot be read: then nobody knows whose the run
+        is, which is not the same as nobody's."""
+        path = self.path / names.GENERATION
         try:
-            return Owner(**record) if record else None
-        except TypeError:
+            return Owner(**json.loads(path.read_text()))
+        except FileNotFoundError:
             return None
+        except (TypeError, ValueError):
+            return None  # not a record of ours; a write never leaves half of one
 
     def require_generation(self, generation: int) -> None:
         """Raise StaleGeneration unless `generation` owns the run directory."""
@@ -181,6 +189,28 @@ class RunDirectory:
         """Whether the workers of `generation` were asked to leave."""
         return (self._generations / f"{generation:08d}.leave").exists()
 
+    def ask_to_move_on(self, generation: int, why: str) -> None:
+        """Ask the workers of `generation` to save and to wait for the next one, in the same pods."""
+        write_once(self._generations / f"{generation:08d}.next", why)
+
+    def asked_to_move_on(self, generation: int) -> str | None:
+        """Why the workers of `generation` were asked to wait for the next one; None if they were not."""
+        try:
+            return (self._generations / f"{generation:08d}.next").read_text()
+        except OSError:
+            return None
+
+    def next_generation(self, owner: Owner, nodes: int, lease_s: float) -> Owner:
+        """The same owner's next generation, with so many nodes. Everything of the old one is stale from here on.
+
+        Raises StaleGeneration if `owner` no longer owns the run, RunIsOwned if another takes it at this moment.
+        """
+        self.require_generation(owner.generation)
+        generation = self._claim(owner.generation, lease_s)
+        following = replace(owner, generation=generation, nodes=nodes, token=os.urandom(8).hex(), since=time.time())
+        self._write_owner(following)
+        return following
+
     def take(self, *, nodes: int, job: str, jobset_attempt: int, pod: str, lease_s: float) -> Owner:
         """Become the owner with the next generation number. Takes up to `lease_s` if the former owner may be alive.
 
@@ -201,15 +231,18 @@ class RunDirectory:
             host=os.uname().nodename,
             pod=pod,
             pid=os.getpid(),
-            pid_namespace=_pid_namespace(),
-            pid_started=_pid_started(os.getpid()),
-            boot=_boot(),
+            pid_namespace=pid_namespace(),
+            pid_started=pid_started(os.getpid()),
+            boot=boot_id(),
             since=time.time(),
             incarnation=current.incarnation if current is not None and continues else generation,
         )
-        write_atomically(self.path / names.GENERATION, json.dumps(asdict(owner), indent=1))
-        self.beat(generation, 0)
+        self._write_owner(owner)
         return owner
+
+    def _write_owner(self, owner: Owner) -> None:
+        write_atomically(self.path / names.GENERATION, json.dumps(asdict(owner), indent=1))
+        self.beat(owner.generation, 0)
 
     def _claim(self, above: int, lease_s: float) -> int:
         """Reserve a generation number that nobody else has. A claim left by a claimant that died is stepped over."""
@@ -231,8 +264,8 @@ class RunDirectory:
         """Whether the process that took the run lives. Takes up to `lease_s` if that cannot be seen from here."""
         if (self._generations / f"{owner.generation:08d}.end").exists():
             return False
-        if owner.boot == _boot() and owner.pid_namespace == _pid_namespace():
-            return _pid_started(owner.pid) == owner.pid_started
+        if owner.boot == boot_id() and owner.pid_namespace == pid_namespace():
+            return pid_started(owner.pid) == owner.pid_started
         before = self.beats(owner.generation)
         return _wait(lambda: self.beats(owner.generation) != before, lease_s)
 
@@ -258,21 +291,3 @@ def _wait(condition: Callable[[], bool], limit_s: float) -> bool:
             return False
         time.sleep(min(0.2, limit_s / 10))
     return True
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
-
-
-def _pid_started(pid: int) -> str:
-    """Start time of a process in clock ticks since boot, which tells a reused pid apart; empty if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]

@@ -96,7 +96,15 @@ def test_ctrl_c_ends_with_130_and_without_a_stack_trace(tmp_path: Path) -> None:
     pipe = tmp_path / "profile.yaml"
     os.mkfifo(pipe)
     command = [sys.executable, "-m", "holdfast", "check", "--profile", str(pipe)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores it, and what that starts in turn.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     writer = _open_once_read(pipe)  # while it is open, the command waits for the rest of its file
     try:
         process.send_signal(signal.SIGINT)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config import names
 from holdfast.run_directory import (
     RunDirectory,
     RunIsOwned,
@@ -62,6 +63,32 @@ def test_the_next_attempt_of_the_same_jobset_supersedes_a_live_owner(tmp_path: P
     assert take(run, attempt=1, lease_s=60) == old + 1
     with pytest.raises(StaleGeneration, match="generation 1 no longer owns"):
         run.require_generation(old)
+
+
+def test_another_size_is_another_generation_of_the_same_owner(tmp_path: Path) -> None:
+    """Everything of the generation before is refused from then on, and resume.step still counts as obeyed."""
+    run = RunDirectory(tmp_path)
+    before = run.take(nodes=3, job="job", jobset_attempt=0, pod="pod", lease_s=0.4)
+    run.ask_to_move_on(1, "a node is missing")
+    assert run.asked_to_move_on(1) == "a node is missing" and run.asked_to_move_on(2) is None
+    after = run.next_generation(before, 2, 0.4)
+    assert run.owner() == after and (after.generation, after.nodes) == (2, 2) and after.token != before.token
+    assert after.incarnation == before.incarnation
+    with pytest.raises(StaleGeneration, match="generation 1 no longer owns"):
+        run.require_generation(1)
+    with pytest.raises(StaleGeneration):
+        run.next_generation(before, 1, 0.4)
+    with pytest.raises(StaleGeneration):
+        run.write_terminal(Terminal(93, "late"), 1)
+
+
+def test_an_owner_that_another_attempt_has_replaced_cannot_change_the_size(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    before = run.take(nodes=3, job="job", jobset_attempt=0, pod="pod", lease_s=0.4)
+    take(run, attempt=1)
+    with pytest.raises(StaleGeneration, match="generation 2"):
+        run.next_generation(before, 2, 0.4)
+    assert run.owner() is not None and run.owner().nodes == 2  # type: ignore[union-attr]
 
 
 def _foreign_owner(run: RunDirectory) -> None:
@@ -125,3 +152,12 @@ def test_write_once_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert write_once(tmp_path / "a", "1")
     assert not write_once(tmp_path / "a", "2")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "1")]
+
+
+def test_an_owner_record_that_cannot_be_read_is_neither_nobodys_nor_a_newer_owners(tmp_path: Path) -> None:
+    (tmp_path / names.GENERATION).mkdir()  # any read fails, for root too
+    run = RunDirectory(tmp_path)
+    with pytest.raises(IsADirectoryError):
+        run.require_generation(1)
+    with pytest.raises(IsADirectoryError):
+        run.take(nodes=1, job="job", jobset_attempt=0, pod="pod", lease_s=0.1)

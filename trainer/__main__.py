@@ -16,10 +16,13 @@ from typing import NoReturn
 
 from holdfast import lineage
 from holdfast.config import ConfigError, RunConfig, load_file, names
-from holdfast.goodput.events import EventLog
 from holdfast.lineage import StaleAttempt
 from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
+from trainer import preflight
 from trainer.child import age_s
+from trainer.metrics.rank import MeasuredLog, measure
+from trainer.restart import who
+from trainer.restart.learned_limits import StepLimit
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
 
 
@@ -55,7 +58,7 @@ def main() -> int:
 
 def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     """Everything after the config is known."""
-    log = EventLog(
+    log = MeasuredLog(
         run.events,
         "rank",
         rank=identity.rank,
@@ -65,12 +68,15 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         pod=identity.pod,
         node=identity.node,
     )
-    log.point("process_start", at=_process_started())
-    with log.span("import"):
+    # Warm: forked by the pod's standby (trainer/standby), which has all imports behind it.
+    log.point("process_start", at=_process_started(), warm="torch" in sys.modules)
+    who.say(os.environ, identity, log.path)
+    with log.span("import") as imported:
         from trainer.restart import heartbeat
 
         pulse = heartbeat.connect()
         log.point("monitored")
+        pulse.learn(StepLimit(config, run, identity.rank, identity.world_size))
         from trainer.imports import import_training_stack
 
         import_training_stack(config.model.family)
@@ -81,6 +87,9 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         from trainer.checkpoint.writer import Writer
         from trainer.restart import in_process
         from trainer.train import Survivors
+        from trainer.versions import versions
+
+        imported["versions"] = versions()
 
     torch.set_num_threads(
         int(os.environ.get("OMP_NUM_THREADS", "1")) if config.device == "cpu" else torch.get_num_threads()
@@ -89,10 +98,12 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     storage = Path(os.environ[names.ENV_STORAGE])
     writer = Writer(identity.rank)
     if config.checkpoint.mode != "off":
-        writer.start()  # it imports torch while this process builds and restores
+        # Before this process has threads (metrics, process group) or CUDA: then a fork will do, and imports nothing.
+        writer.start(fork=True)
     local = None if config.checkpoint.local.interval_steps is None else Hands(Writer(identity.rank))
     if local is not None:
-        local.writer.start()
+        local.writer.start(fork=True)
+    measure(log, config, identity, run)
     survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage(), local)
     try:
         in_process.run(
@@ -110,6 +121,7 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
     from trainer.checkpoint.restore import NoCheckpoint
     from trainer.checkpoint.saving import SavesKeepFailing
     from trainer.restart import failures
+    from trainer.restart.bad_loss import BadLoss
     from trainer.train import Survivors, train
     from trainer.urgent import Leaving
 
@@ -117,6 +129,8 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
     config, run, log, identity = survivors.config, survivors.run, survivors.log, survivors.identity
     run.require_generation(attempt.generation)
     log.point("attempt_start", restart=attempt.restart)
+    if attempt.restart > 0 and identity.local_rank == 0:
+        _require_fit_node(config, run)
     try:
         train(attempt, survivors)
     except Leaving as leaving:
@@ -133,6 +147,10 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
         log.point(
             "attempt_end", restart=attempt.restart, outcome="exception", error=str(error)[:500], step=survivors.step
         )
+        raise
+    except BadLoss as error:
+        log.point("attempt_end", restart=attempt.restart, outcome="exception", error=str(error), step=survivors.step)
+        failures.record(run, attempt, identity.rank, survivors.step, error, 0, counts=False)
         raise
     except SavesKeepFailing as error:
         log.point(
@@ -153,6 +171,15 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
         )
         raise
     log.point("attempt_end", restart=attempt.restart, outcome="complete", step=survivors.step)
+
+
+def _require_fit_node(config: RunConfig, run: RunDirectory) -> None:
+    """Layer 1 does not ask the launcher, which looks at the node before each of its own restarts. On an unfit node the
+    process ends: the launcher then looks, and gives this node's place to a spare."""
+    unfit = preflight.findings(config, run.path)
+    if unfit:
+        logging.error("this node is unfit: %s", " ".join(unfit))
+        leave(names.EXIT_RETRY)
 
 
 def _process_started() -> float:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -26,10 +27,32 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+class Standby(Protocol):
+    """Forks ranks for a launcher (trainer/standby/keeper.py)."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, or None if there is none."""
+
+    def ranks(self) -> list[psutil.Process]:
+        """Its ranks."""
+
+    def look_after(self) -> None:
+        """See that it is there. Called every half second."""
+
+
 class Child:
     """A running command. `on_line` gets each line of its output, in a thread of its own."""
 
-    def __init__(self, argv: list[str], environment: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None],
+        standby: Standby | None = None,
+    ) -> None:
+        """standby: who else has ranks of this command. It outlives the command; its ranks do not."""
+        self._standby = standby
         self._process = subprocess.Popen(
             argv,
             env=dict(environment),
@@ -55,8 +78,10 @@ class Child:
         return self._process.poll()
 
     def ranks(self) -> list[psutil.Process]:
-        """Its direct children that are ranks. Rank monitors are forks of the launcher and have its command line."""
-        return [child for child in _children(self.pid) if _is_rank(child)]
+        """Its ranks: direct children, and forks of the standby. Rank monitors are forks of the launcher and have its
+        command line."""
+        own = [child for child in _children(self.pid) if is_rank(child)]
+        return own + (self._standby.ranks() if self._standby is not None else [])
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -81,26 +106,31 @@ class Child:
             return False
         return True
 
+    def reap(self) -> None:
+        """Collect adopted orphans that have ended."""
+        reap(self.pid, None if self._standby is None else self._standby.pid)
+
     def kill_all(self) -> None:
-        """Kill it and every process below this one, again until none is left; at most for 5 s."""
+        """Kill it and every process below this one but the standby, again until none is left; at most for 5 s."""
         deadline = time.monotonic() + 5
+        stays = self._standby.pid if self._standby is not None else None
         while time.monotonic() < deadline:
-            alive = [p for p in _children(os.getpid(), recursive=True) if _runs(p)]
+            alive = [p for p in _children(os.getpid(), recursive=True) if p.pid != stays and _runs(p)]
             if not alive:
                 break
             for process in alive:
                 _kill(process)
             time.sleep(0.02)
-            reap(self.pid)
+            self.reap()
         self._process.poll()
         self._reader.join(1)
 
 
-def reap(own: int) -> None:
-    """Collect adopted orphans that have ended, as PID 1 must; `own` is the child that subprocess collects itself."""
+def reap(*own: int | None) -> None:
+    """Collect adopted orphans that have ended, as PID 1 must; `own` are children that subprocess collects itself."""
     for process in _children(os.getpid()):
         try:
-            if process.pid != own and process.status() == psutil.STATUS_ZOMBIE:
+            if process.pid not in own and process.status() == psutil.STATUS_ZOMBIE:
                 os.waitpid(process.pid, os.WNOHANG)
         except (psutil.NoSuchProcess, ChildProcessError):
             continue
@@ -125,7 +155,7 @@ def _children(pid: int, recursive: bool = False) -> list[psutil.Process]:
         return []
 
 
-def _is_rank(process: psutil.Process) -> bool:
+def is_rank(process: psutil.Process) -> bool:
     """Whether its command is `python [options] -m trainer ...`; a launcher has `-m trainer` behind its own name."""
     try:
         words = process.cmdline()

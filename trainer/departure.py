@@ -22,7 +22,7 @@ import psutil
 
 from holdfast.config import RunConfig, names
 from holdfast.run_directory import RunDirectory, read_json, write_atomically
-from trainer.child import Child, reap
+from trainer.child import Child
 
 POLL_S = 0.05
 
@@ -39,6 +39,14 @@ def asked(scratch: Path) -> Request | None:
     """What the supervisor of this pod has asked its ranks, or None."""
     record = read_json(scratch / names.LEAVE_FILE)
     return Request(str(record["why"]), float(record["until"])) if record else None
+
+
+def forget(scratch: Path) -> None:
+    """Remove what an earlier launcher of this pod was asked, and what its ranks have left behind: the next ranks must
+    not leave at once, and may have the pids of old ones. Call it while no rank runs."""
+    (scratch / names.LEAVE_FILE).unlink(missing_ok=True)
+    for mark in scratch.glob(mark_of(scratch, 0).name.replace("0", "*")):
+        mark.unlink(missing_ok=True)
 
 
 def mark_of(scratch: Path, pid: int) -> Path:
@@ -88,39 +96,50 @@ class Departure:
             self.why, self._since = why, time.monotonic()
 
     @property
+    def request(self) -> Request:
+        """What the ranks of a pod that goes are asked."""
+        return Request(str(self.why), self.killed_at)
+
+    @property
     def killed_at(self) -> float:
         """Monotonic time at which what still runs is killed. Before Kubernetes would kill this process too."""
         return self._since + min(self._config.recovery.term_timeout_s, self._config.cluster.grace_period_s - 2)
 
-    def let_ranks_save(self, child: Child) -> bool:
+    def let_ranks_save(self, child: Child, request: Request) -> bool:
         """Ask the ranks that train to save and leave, and wait until they have. False: no rank trains, stop as usual.
+
+        request: of a pod that goes, or of one that stays and waits for the next generation.
 
         ft_launcher is frozen meanwhile and must be killed after: it would answer the end of its ranks with a rendezvous
         and take the seat of a spare, to leave it again at once. The launchers of other nodes open that rendezvous.
         """
-        ranks = self._training(child)
+        ranks = self.training(child)
         if not ranks:
             return False
         if self._config.recovery.in_job:
             child.freeze()
-        left = self.killed_at - time.monotonic()
+        left = request.until - time.monotonic()
         logging.warning(
-            "%s: ranks of this pod asked to save and leave: %d; %.1f s are left", self.why, len(ranks), left
+            "%s: ranks of this pod asked to save and leave: %d; %.1f s are left", request.why, len(ranks), left
         )
-        request = Request(str(self.why), self.killed_at)
         write_atomically(self._scratch / names.LEAVE_FILE, json.dumps(asdict(request)))
-        while ranks and time.monotonic() < self.killed_at:
+        while ranks and self._left_s(request) > 0:
             time.sleep(POLL_S)
-            reap(child.pid)
-            ranks = self._training(child)
+            child.reap()
+            ranks = self.training(child)
         if ranks:
             logging.error("ranks that have not left in time and are killed: %d; the last commit stands", len(ranks))
         else:
-            logging.info("all ranks of this pod have left; %.1f s were left", self.killed_at - time.monotonic())
+            logging.info("all ranks of this pod have left; %.1f s were left", self._left_s(request))
         if self._run.complete() is not None:
             child.thaw()  # the step after which to leave was the last one; other launchers wait for this one
-            child.wait(max(0.0, self.killed_at - time.monotonic()))
+            child.wait(max(0.0, self._left_s(request)))
         return True
+
+    def _left_s(self, request: Request) -> float:
+        """Of a request's time; a pod that stays may be told to go meanwhile, and then has less."""
+        until = request.until if self.why is None else min(request.until, self.killed_at)
+        return until - time.monotonic()
 
     def let_workers_leave(self, child: Child, generation: int, meanwhile: Callable[[], None]) -> None:
         """Ask all workers to leave, and keep the store for them until nobody is connected to it."""
@@ -133,7 +152,8 @@ class Departure:
         if connected:
             logging.error("connections to the store that are still open: %d; it ends all the same", connected)
 
-    def _training(self, child: Child) -> list[psutil.Process]:
+    def training(self, child: Child) -> list[psutil.Process]:
+        """The ranks of this pod that have work to lose."""
         return [rank for rank in child.ranks() if mark_of(self._scratch, rank.pid).exists()]
 
 

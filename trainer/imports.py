@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 _MODELS = "transformers.models"
@@ -23,6 +24,28 @@ _CLASSES = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
     "mistral": ("MistralConfig", "MistralForCausalLM"),
 }
+
+_OF_EVERY_RANK = (
+    "trainer.train",
+    "trainer.model",
+    "trainer.optimizer",
+    "trainer.urgent",
+    "trainer.data",
+    "trainer.checkpoint.checkpoints",
+    "trainer.checkpoint.near",
+    "trainer.checkpoint.writer",
+    "trainer.restart.failures",
+    "trainer.restart.in_process",
+    "trainer.restart.who",
+    "trainer.preflight",
+    "trainer.metrics.rank",
+    "trainer.metrics.serve",
+    "trainer.versions",
+    "encodings.idna",  # the first host name that is looked up
+    "multiprocessing.popen_spawn_posix",  # the first writer
+    "multiprocessing.queues",
+)
+"""Also what is imported only when it is needed. tests/e2e/test_standby.py finds what is missing here."""
 
 
 @contextmanager
@@ -82,3 +105,27 @@ def import_training_stack(family: str) -> None:
         for name in ("torch", "torch.distributed.fsdp", "torch.distributed.device_mesh", "torch._dynamo"):
             importlib.import_module(name)
         model_classes(family)
+
+
+def import_all_of_a_rank(config_file: Path) -> None:
+    """Import what a rank of this config ever needs, also what it imports only later (trainer/standby).
+
+    A file that is not a valid config gets no more than what all ranks need: the rank will say what is wrong with it.
+    """
+    from holdfast.config import ConfigError, load_file
+    from trainer.restart import heartbeat
+
+    try:
+        config = load_file(config_file)
+    except ConfigError:
+        return
+    with collector_paused():
+        for name in _OF_EVERY_RANK:
+            importlib.import_module(name)
+        from trainer.restart import in_process
+
+        if config.recovery.in_job:
+            heartbeat.preload()
+        if config.recovery.in_process:
+            in_process.preload()
+    import_training_stack(config.model.family)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.config import RunConfig
@@ -52,10 +53,32 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         group["lr"] = value
 
 
-def clip(model: nn.Module, max_norm: float) -> float:
-    """Scale gradients so that their norm over all ranks is at most `max_norm`. Returns the norm before. Collective."""
-    from torch.distributed.tensor import DTensor
-    from torch.nn.utils import clip_grad_norm_
+@dataclass(frozen=True)
+class Clipped:
+    """The same on all ranks. norm: of the gradients over all ranks, before they were clipped. loss: mean over ranks."""
 
-    norm = clip_grad_norm_(model.parameters(), max_norm)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    norm: float
+    loss: float
+
+
+def clip(model: nn.Module, max_norm: float, loss: torch.Tensor | None = None) -> Clipped:
+    """Scale gradients so that their norm over all ranks is at most `max_norm`. One collective of two numbers, which
+    also carries `loss`, this rank's (none: 0); reading them waits until the device has caught up.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+    from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+    squared = get_total_norm(local).square()
+    sums = torch.stack([squared, torch.zeros_like(squared) if loss is None else loss.to(squared.dtype)])
+    world_size = 1
+    if dist.is_initialized():
+        dist.all_reduce(sums)
+        world_size = dist.get_world_size()
+    norm = sums[0].sqrt()
+    clip_grads_with_norm_(model.parameters(), max_norm, norm)
+    before, total = torch.stack([norm, sums[1]]).tolist()
+    return Clipped(before, total / world_size)

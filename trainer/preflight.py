@@ -1,4 +1,5 @@
-"""Preflight: is this node fit to train? Run by the supervisor before the launcher starts, once per pod.
+"""Preflight: is this node fit to train? Asked before the launcher starts, before each of its restarts, by a hot spare
+from time to time, and before a restart in process.
 
 No torch: it must answer in a fraction of a second. Each finding is one line that names what, how much, and what to do.
 """
@@ -27,6 +28,7 @@ def findings(config: RunConfig, run_dir: Path, shm: Path = Path(names.SHM_MOUNT)
     checks: list[Callable[[], Iterator[str]]] = [
         lambda: _devices(config),
         lambda: _shm(config, shm),
+        _node_volume,
         lambda: _storage(run_dir),
         _clock,
     ]
@@ -93,6 +95,21 @@ def _shm(config: RunConfig, shm: Path) -> Iterator[str]:
         return
     if size < need:
         yield f"{shm} has {size / 1e9:.2f} GB; staging needs {need / 1e9:.2f} GB. Raise the emptyDir's sizeLimit."
+
+
+def _node_volume() -> Iterator[str]:
+    """The node's own disk or memory, for the local tier; also where others say that they found the node unfit."""
+    volume = os.environ.get(names.ENV_NODE_VOLUME)
+    if volume is None:
+        return
+    try:
+        why = (Path(volume) / names.UNFIT_MARK).read_text(errors="replace")[:500]
+    except OSError:
+        why = None
+    if why is not None:
+        mark = f"{volume}/{names.UNFIT_MARK}"
+        yield f"{mark} says: {' '.join(why.split()) or 'nothing'}. Mend or replace the node, then delete that file."
+    yield from _storage(Path(volume))
 
 
 def _storage(run_dir: Path) -> Iterator[str]:

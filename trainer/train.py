@@ -11,6 +11,7 @@ from holdfast.config import ConfigError, Problem, RunConfig, names
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory
 from trainer.faults import Faults
+from trainer.restart.bad_loss import Losses
 from trainer.restart.heartbeat import Pulse
 from trainer.runtime import Attempt, Identity, device_of, process_group
 
@@ -69,8 +70,10 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
             dataset = open_agreed_dataset(survivors)
         faults = Faults(config.faults, survivors.run, identity.rank, log)
         checkpoints = Checkpoints(survivors, attempt, model, optimizer, dataset.fingerprint)
+        parts = Parts(model, optimizer, dataset, checkpoints, faults, Losses(survivors, attempt), device)
         with pulse.section(names.SECTION_RESTORE):
             first = checkpoints.restore() + 1
+            parts.losses.begin(first - 1)
         survivors.step = first - 1
         with Urgent(survivors, checkpoints) as urgent:
             for step in range(first, config.training.steps + 1):
@@ -80,7 +83,7 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
                 section = names.SECTION_STEP if warm else names.SECTION_INIT
                 with pulse.section(section), log.span("step", step=step) as span:
                     faults.strike_if_due(step)
-                    span["loss"] = train_step(step, survivors, model, optimizer, dataset, checkpoints, device)
+                    span["loss"] = train_step(step, survivors, parts)
                 if step == first:
                     log.point("first_step", step=step)
                 with pulse.section(names.SECTION_CHECKPOINT):
@@ -90,40 +93,48 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
                 checkpoints.finish()
 
 
-def train_step(
-    step: int,
-    survivors: Survivors,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    dataset: Dataset,
-    checkpoints: Checkpoints,
-    device: torch.device,
-) -> float:
-    """One optimizer update over the global batch; returns this rank's mean loss."""
+@dataclass(frozen=True)
+class Parts:
+    """What one attempt has built and every step uses."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    dataset: Dataset
+    checkpoints: Checkpoints
+    faults: Faults
+    losses: Losses
+    device: torch.device
+
+
+def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
+    """One optimizer update over the global batch; returns this rank's mean loss. Raises BadLoss, on all ranks alike."""
     import torch
 
     from trainer import optimizer as optimizers
     from trainer.model import loss_of
 
     config, identity = survivors.config, survivors.identity
+    model, optimizer, checkpoints = parts.model, parts.optimizer, parts.checkpoints
     start = time.monotonic()
     optimizers.seed_step(config, step, identity.rank)
     optimizers.set_learning_rate(optimizer, optimizers.learning_rate(config, step))
     losses = []
-    for micro in range(config.accumulation):
+    passes = config.accumulation_at(identity.world_size)
+    for micro in range(passes):
         with survivors.log.span("data", step=step):
-            tokens = dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(device)
-        loss = loss_of(model, tokens) / config.accumulation
+            tokens = parts.dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(parts.device)
+        loss = parts.faults.on_loss(step, loss_of(model, tokens) / passes)
         checkpoints.between()
         torch.autograd.backward(loss)
         losses.append(loss.detach())
     checkpoints.before_update()
-    optimizers.clip(model, config.training.clip_norm)  # reads the norm, so that the device has caught up here
-    total = sum(float(loss) for loss in losses)
-    optimizer.step()  # on a GPU still under way when a save is launched behind it
+    total = torch.stack(losses).sum()
+    clipped = optimizers.clip(model, config.training.clip_norm, total)  # the device has caught up here
+    if parts.losses.accepts(step, clipped.norm, clipped.loss):
+        optimizer.step()  # on a GPU still under way when a save is launched behind it
     optimizer.zero_grad(set_to_none=True)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
-    return total
+    return float(total)
 
 
 def open_agreed_dataset(survivors: Survivors) -> Dataset:

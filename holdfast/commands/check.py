@@ -88,6 +88,7 @@ def summary(config: RunConfig) -> list[tuple[str, str]]:
         ("storage", _storage(config)),
         ("staging", f"{_size(sizing.staging_bytes_per_node(config))} of host memory on each node"),
         ("recovery", _recovery(config)),
+        ("sizes", _sizes(config)),
         (
             "launcher",
             f"--nnodes={c.nodes}:{config.max_nodes}, up to {r.max_in_job_restarts} restarts"
@@ -110,6 +111,14 @@ def _nodes(config: RunConfig) -> str:
     more = f" + {spares} spare{'s' if spares > 1 else ''}" if spares else ""
     ranks = f"{c.ranks_per_node} rank{'s' if c.ranks_per_node > 1 else ''}"
     return f"{c.nodes}{more} x {c.instance_type}, {ranks} each"
+
+
+def _sizes(config: RunConfig) -> str:
+    c, r = config.cluster, config.recovery
+    if not config.elastic:
+        return f"{c.nodes} nodes, never fewer (recovery.min_nodes is off)"
+    passes = [f"{size} ({config.accumulation_at(size * c.ranks_per_node)} passes)" for size in config.sizes]
+    return f"{', '.join(passes)} nodes; fewer after {r.shrink_after_s:g} s, more after {r.grow_after_s:g} s"
 
 
 def _batch(config: RunConfig) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from itertools import count
 from pathlib import Path
 
 from holdfast.config import ConfigError, Problem, RunConfig, dump, names
 from holdfast.goodput.locate import OUT_LINK
 from holdfast.local.volumes import Layout
 from holdfast.run_directory import RunDirectory
+from holdfast.terminal import set_aside
 
 RUNS = "runs"
 PROFILE = "profile.yaml"
@@ -61,16 +61,6 @@ def clear_run(out: Path, *, sure: bool) -> None:
             shutil.rmtree(path)
 
 
-def _set_failures_aside(run: RunDirectory, name: str) -> None:
-    """The cause is said to be mended: what failed before must not count towards the stop rule again."""
-    failures = sorted(run.attempts.glob("*.rank*.json"))
-    aside = run.attempts / f"before-{name}"
-    if failures:
-        aside.mkdir(exist_ok=True)
-    for failure in failures:
-        failure.rename(aside / failure.name)
-
-
 def close_terminal(run: RunDirectory, *, clear: bool) -> None:
     """Set the TERMINAL record aside as TERMINAL.<n>.json. Raises ConfigError if it is there and must not be."""
     terminal = run.terminal()
@@ -80,8 +70,6 @@ def close_terminal(run: RunDirectory, *, clear: bool) -> None:
     if not clear:
         why = f"the run has ended for good with exit code {terminal.code}: {terminal.reason}"
         raise ConfigError([Problem("DIR", str(record), why, "mend the cause, then add --clear-terminal")])
-    stem, _, suffix = names.TERMINAL.rpartition(".")
-    free = next(path for n in count(1) if not (path := run.path / f"{stem}.{n}.{suffix}").exists())
-    record.rename(free)
-    _set_failures_aside(run, free.stem)
-    print(f"{names.TERMINAL} was set aside as {free.name}: {terminal.reason}")
+    aside = set_aside(run)
+    if aside is not None:
+        print(f"{names.TERMINAL} was set aside as {aside.name}: {terminal.reason}")

@@ -83,9 +83,12 @@ class EventTail:
             return []
 
     def _read(self, file: _File) -> Iterator[TrainingEvent]:
-        with open(file.path, "rb") as opened:
-            opened.seek(file.offset)
-            content = opened.read()
+        try:
+            with open(file.path, "rb") as opened:
+                opened.seek(file.offset)
+                content = opened.read()
+        except FileNotFoundError:
+            return  # archived; it had ended long before
         file.offset += len(content)
         *lines, file.torn = (file.torn + content).split(b"\n")
         for line in lines:

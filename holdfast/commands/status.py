@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import names
 from holdfast.goodput.locate import locate_run
-from holdfast.goodput.state import Status, read_status
-from holdfast.goodput.timeline import Event
+from holdfast.last_failure import newest_failure
+from holdfast.run_directory import RunDirectory
+from holdfast.terminal import terminal_id
+
+if TYPE_CHECKING:  # the ledger imports numpy, which no other command of `holdfast` should wait for
+    from holdfast.goodput.event import Event
+    from holdfast.goodput.state import Status
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,16 +24,24 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "status",
         help="show what a run is doing",
-        description="State, progress, newest committed checkpoint, owner and last events of a run.",
+        description="State, progress, newest committed checkpoint, owner and last events of a run. On a cluster: "
+        "kubectl get jobset,job,pod,node -n NAMESPACE -o json | holdfast status",
     )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="the --out folder of a run, or a run directory")
+    help_line = "the --out folder of a run, or a run directory; - or nothing: kubectl's JSON from standard input"
+    parser.add_argument("directory", metavar="DIR", nargs="?", default=Path("-"), type=Path, help=help_line)
 
 
 def main(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 through ConfigError."""
+    if args.directory == Path("-"):
+        from holdfast.commands import status_cluster
+
+        return status_cluster.main(sys.stdin)
+    from holdfast.goodput.state import read_status
+
     run_dir = locate_run(args.directory)
     status = read_status(run_dir)
-    for name, value in summary(status, args.directory):
+    for name, value in summary(status, args.directory, run_dir):
         print(f"{name:<11} {value}")
     if status.news:
         print("last events")
@@ -36,8 +50,8 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def summary(status: Status, directory: Path) -> list[tuple[str, str]]:
-    """The lines above the events, as (name, text) pairs."""
+def summary(status: Status, directory: Path, run_dir: Path | None = None) -> list[tuple[str, str]]:
+    """The lines above the events, as (name, text) pairs. run_dir: where the newest failure is looked for."""
     of = "" if status.steps is None else f" of {status.steps}"
     rows = [
         ("state", _state(status, directory)),
@@ -46,6 +60,9 @@ def summary(status: Status, directory: Path) -> list[tuple[str, str]]:
         ("committed", _committed(status)),
         ("goodput", f"{status.goodput:.1%} so far" if status.state == "running" else f"{status.goodput:.1%}"),
     ]
+    failure = None if run_dir is None else newest_failure(RunDirectory(run_dir))
+    if failure is not None:
+        rows.append(("failure", str(failure) + (f"\n{'':<11} its output: {failure.log}" if failure.log else "")))
     if status.owner is not None:
         o = status.owner
         rows.append(("owner", f"generation {o.generation}, host {o.host}, pod {o.pod}, pid {o.pid}"))
@@ -56,7 +73,8 @@ def _state(status: Status, directory: Path) -> str:
     if status.state == "terminal" and status.terminal is not None:
         why = " ".join(status.terminal.reason.split())
         return (
-            f"terminal ({status.terminal.code}): {why}\n{'':<11} to go on: holdfast resume {directory} --clear-terminal"
+            f"terminal ({status.terminal.code}): {why}\n{'':<11} to go on, when the cause is mended: holdfast resume "
+            f"{directory} --clear-terminal\n{'':<11} on a cluster: resume.clear_terminal={terminal_id(status.terminal)}"
         )
     if status.state == "dead":
         return "dead: neither complete nor terminal, and no live process owns it"

@@ -11,17 +11,23 @@ from itertools import pairwise
 
 from holdfast.config import names, sizing
 from holdfast.config.aws_checks import aws_problems
+from holdfast.config.elastic import elastic_problems
 from holdfast.config.failure_rates import FAILURE_RATES
 from holdfast.config.fields import field_at
 from holdfast.config.instances import CATALOG, Instance
+from holdfast.config.metrics import metrics_problems
 from holdfast.config.problems import Problem
 from holdfast.config.schema import RunConfig
+from holdfast.config.standby import standby_problems
+from holdfast.config.stop_rules import stop_rule_problems
+from holdfast.config.watching import watching_problems
 
 
 def cross_problems(config: RunConfig) -> list[Problem]:
     """Every problem that lies between fields, in the order of the sections."""
     rules = (_cluster, _model, _batch, _storage, _room, _local, _timeouts, _layers, _presets, _resume, _faults)
-    return [*(problem for rule in rules for problem in rule(config)), *aws_problems(config)]
+    more = (stop_rule_problems, watching_problems, standby_problems, elastic_problems, metrics_problems, aws_problems)
+    return [problem for rule in (*rules, *more) for problem in rule(config)]
 
 
 def _cluster(c: RunConfig) -> Iterator[Problem]:
@@ -63,6 +69,11 @@ def _model(c: RunConfig) -> Iterator[Problem]:
 
 def _ranks(c: RunConfig) -> str:
     return f"cluster.nodes={c.cluster.nodes} x cluster.ranks_per_node={c.cluster.ranks_per_node}"
+
+
+def _fewest(c: RunConfig) -> str:
+    """The size at which each node has the most of a checkpoint."""
+    return f"recovery.min_nodes={c.min_nodes}" if c.elastic else f"cluster.nodes={c.cluster.nodes}"
 
 
 def _batch(c: RunConfig) -> Iterator[Problem]:
@@ -119,7 +130,7 @@ def _room(c: RunConfig) -> Iterator[Problem]:
     if c.checkpoint.mode == "async" and staged > instance.shm_gib * sizing.GIB:
         why = (
             f"a staged copy takes {staged / sizing.GIB:.0f} GiB of /dev/shm on each of "
-            f"cluster.nodes={c.cluster.nodes}, and cluster.instance_type={instance.name} gives it {instance.shm_gib}"
+            f"{_fewest(c)}, and cluster.instance_type={instance.name} gives it {instance.shm_gib}"
         )
         yield Problem(
             "checkpoint.mode", c.checkpoint.mode, why, "use more nodes or larger ones, or checkpoint.mode: sync"
@@ -165,7 +176,7 @@ def _local_size(c: RunConfig, instance: Instance, memory: bool) -> Iterator[Prob
     local, one = c.checkpoint.local, sizing.part_bytes_per_node(c)
     shared = sizing.shared_memory_bytes_per_node(c)
     what = (
-        f"{one / sizing.GIB:.0f} GiB on each of cluster.nodes={c.cluster.nodes}, {sizing.local_saves(c)} times "
+        f"{one / sizing.GIB:.0f} GiB on each of {_fewest(c)}, {sizing.local_saves(c)} times "
         f"(checkpoint.local.replicate={local.replicate} doubles it)"
     )
     if one <= instance.shm_gib * sizing.GIB < shared:

@@ -18,6 +18,12 @@ def notices(config: RunConfig) -> list[str]:
         found.append("storage.deployment_type=SCRATCH_2 is not replicated: a failed file server loses checkpoints")
     if config.aws.allow_data_loss:
         found.append("aws.allow_data_loss=True: `cdk destroy` deletes the file system and the checkpoint bucket")
+    if config.elastic and (left_out := sorted(set(range(config.min_nodes, config.cluster.nodes)) - set(config.sizes))):
+        batch = f"training.global_batch_size={config.training.global_batch_size}"
+        found.append(
+            f"recovery.min_nodes={config.min_nodes}: {batch} cannot be spread over "
+            f"{' or '.join(map(str, left_out))} nodes; the job runs with {' or '.join(map(str, config.sizes))}"
+        )
     if config.aws.nic_layout == "ena" and config.instance.efa:
         found.append("aws.nic_layout=ena was not verified on a managed node group; the way back is aws.nic_layout: efa")
     return found

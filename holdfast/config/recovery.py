@@ -6,10 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from holdfast.config.elastic import Elasticity
 from holdfast.config.section import Real, Seconds, Section, Whole
+from holdfast.config.standby import Standby
+from holdfast.config.stop_rules import StopRules
+from holdfast.config.watching import Watching
 
 
-class Recovery(Section):
+class Recovery(StopRules, Watching, Elasticity, Standby):
     """The four layers and their limits. Every timeout of the job is here."""
 
     in_process: bool = False
@@ -24,11 +28,10 @@ class Recovery(Section):
     max_generations: Annotated[Whole, Field(ge=0, le=1000)] = 20
     """JobSet restarts (all pods new) before the JobSet fails."""
     max_in_job_restarts: Annotated[Whole, Field(ge=0, le=100_000)] = 1000
-    """A high backstop for ft_launcher. The real stop rule is same_step_limit."""
+    """A high backstop for ft_launcher. The real stop rules are same_step_limit and
+    max_restarts_without_progress."""
     max_in_process_restarts: Annotated[Whole, Field(ge=1, le=100_000)] = 100
     """Restarts inside one process before it hands over to layer 2."""
-    same_step_limit: Annotated[Whole, Field(ge=2, le=100)] = 3
-    """The same exception at the same step on so many attempts ends the run (exit 93)."""
 
     first_section_timeout_s: Seconds = 120
     """From the start of a rank process until the rank monitor has its first section (interpreter, import of torch)."""
@@ -73,7 +76,8 @@ class Recovery(Section):
     join_timeout_s: Annotated[Whole, Field(ge=10)] = 3600
     """How long an open rendezvous waits for its nodes; at least the time to obtain a node."""
     owner_lease_s: Seconds = 30
-    """An owner of the run directory that has not renewed its lease for so long is dead."""
+    """An owner of the run directory that has not renewed its lease for so long is dead; so is a worker pod that has not
+    said for so long that it is there."""
 
 
 class Resume(Section):
@@ -85,25 +89,35 @@ class Resume(Section):
     """Resume exactly this committed step; if it does not exist, stop and list those that do."""
     must_resume: bool = False
     """Refuse a fresh start when no committed checkpoint exists."""
+    clear_terminal: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")] | None = None
+    """Id of the TERMINAL record whose cause is mended, as its message says: the control pod sets that record aside and
+    the run goes on. Any other record still ends it. For clusters; `holdfast resume --clear-terminal` needs no id."""
 
 
 class Reliability(Section):
     """What is assumed about failures; used for planning only."""
 
-    failure_rate: str = "rsc1"
-    """Preset from holdfast/config/failure_rates.py."""
+    failure_rate: str = "rsc1-measured"
+    """Preset from holdfast/config/failure_rates.py. The default has a software part: a rate of node hardware alone says
+    nothing of a job on 128 nodes or fewer, and `holdfast plan` then gives no number."""
 
 
 class Fault(Section):
     """One thing to break on purpose. Fires once in the life of a run directory, also across restarts."""
 
-    kind: Literal["exception", "rank_sigkill", "hang", "node_loss", "control_loss"]
-    """exception: the rank raises. rank_sigkill: its process is killed. hang: it stops calling collectives. node_loss:
-    its node vanishes. control_loss: the control pod vanishes. The last two are done by the local runner."""
+    kind: Literal[
+        "exception", "rank_sigkill", "rank_sigstop", "hang", "nan_loss", "loss_spike", "node_loss", "control_loss"
+    ]
+    """exception: the rank raises. rank_sigkill: its process is killed. rank_sigstop: it is frozen for for_s, as by a
+    debugger, and goes on. hang: it stops calling collectives. nan_loss, loss_spike: its loss of that step is NaN, or
+    100 times too large. node_loss: its node vanishes. control_loss: the control pod vanishes. The last two are done by
+    the local runner."""
     step: Annotated[Whole, Field(ge=1)]
     """The fault acts at the start of this step."""
     rank: Annotated[Whole, Field(ge=0)] = 0
     """Rank at the time of the fault; without meaning for control_loss."""
+    for_s: Seconds = 5
+    """rank_sigstop only: how long it is frozen."""
 
     @property
     def id(self) -> str:

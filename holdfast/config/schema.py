@@ -12,7 +12,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from holdfast.config.aws import Aws, Capacity, Cost, FsxOptions
+from holdfast.config.elastic import divides
 from holdfast.config.instances import CATALOG, Instance
+from holdfast.config.metrics import Metrics
 from holdfast.config.recovery import Fault, Recovery, Reliability, Resume
 from holdfast.config.section import Moment, NumberFromText, Real, Seconds, Section, Whole
 
@@ -26,6 +28,7 @@ __all__ = [
     "Fault",
     "FsxOptions",
     "LocalTier",
+    "Metrics",
     "Model",
     "Recovery",
     "Reliability",
@@ -219,6 +222,8 @@ class RunConfig(Section):
     """Resume."""
     reliability: Reliability = Reliability()
     """Failure rates."""
+    metrics: Metrics = Metrics()
+    """Live metrics."""
     aws: Aws = Aws()
     """The cluster on AWS."""
     cost: Cost = Cost()
@@ -253,5 +258,25 @@ class RunConfig(Section):
 
     @property
     def accumulation(self) -> int:
-        """Forward passes per rank and step."""
-        return self.training.global_batch_size // (self.world_size * self.training.micro_batch_size)
+        """Forward passes per rank and step at full size."""
+        return self.accumulation_at(self.world_size)
+
+    def accumulation_at(self, world_size: int) -> int:
+        """Forward passes per rank and step of so many ranks. The global batch is the same at any size."""
+        return self.training.global_batch_size // (world_size * self.training.micro_batch_size)
+
+    @property
+    def min_nodes(self) -> int:
+        """The fewest nodes that the job goes on with."""
+        return self.cluster.nodes if self.recovery.min_nodes is None else self.recovery.min_nodes
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the job may go on with fewer nodes than cluster.nodes."""
+        return self.min_nodes < self.cluster.nodes
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes that the job may run with, ascending: those over which the global batch can be spread."""
+        nodes = self.cluster.nodes
+        return (*(size for size in range(self.min_nodes, nodes) if divides(self, size)), nodes)

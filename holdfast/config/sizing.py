@@ -46,8 +46,8 @@ def checkpoint_bytes(config: RunConfig) -> int:
 
 
 def part_bytes_per_node(config: RunConfig) -> int:
-    """What the ranks of one node have of one checkpoint."""
-    return -(-checkpoint_bytes(config) // config.cluster.nodes)
+    """What the ranks of one node have of one checkpoint, at the smallest size of the job: then it is the most."""
+    return -(-checkpoint_bytes(config) // config.min_nodes)
 
 
 def staging_bytes_per_node(config: RunConfig) -> int:

@@ -14,7 +14,7 @@ from holdfast.local.objects import JobSet, Manifest
 from holdfast.local.pod import Pod
 from holdfast.local.processes import TOKEN_VARIABLE, PodProcess
 from holdfast.local.rewrite import PodFacts, plan_pod
-from holdfast.local.volumes import Layout, create, place
+from holdfast.local.volumes import Layout, create, last_words, place
 
 ROOT = Path(__file__).resolve().parents[2]
 """What an image has in its working directory: the packages of this repository."""
@@ -52,7 +52,7 @@ class Kubelet:
             pod=pod.name,
             fields=self._fields(pod),
             host=pod.host,
-            placements=placements,
+            placements=(*placements, last_words(self._layout, pod.name)),
             addresses=self._book,
             ports=self._ports,
             additions=self._additions(pod, node),

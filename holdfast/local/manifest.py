@@ -24,8 +24,8 @@ from holdfast.local.pod_template import read_pod
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _METADATA = {"annotations", "labels", "namespace", "creationTimestamp"}
 _HARMLESS_KINDS = {
-    "Namespace", "NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodMonitor", "PriorityClass", "Service",
-    "ServiceAccount", "StorageClass",
+    "Namespace", "NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodMonitor", "PriorityClass",
+    "PrometheusRule", "Service", "ServiceAccount", "StorageClass",
 }  # fmt: skip
 FOREVER = 2**31 - 1
 

@@ -16,6 +16,7 @@ from holdfast.local.volumes import Placement
 _BEFORE_PATH = r"(?<![\w.~/})\]*?-])"
 _AFTER_PATH = r"(?![\w.~-])"
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_ANY_ADDRESS = re.compile(r"(?<![\w.])0\.0\.0\.0:(\d+)(?![\w.])")
 _INTERFACE = re.compile(r"\beth\d+\b")
 FIELD_REASON = "field of the pod"
 
@@ -112,7 +113,15 @@ class _Planner:
     def _text(self, field: str, text: str) -> str:
         if self._paths:
             text = self._replaced(field, self._path, text, self._local_path)
+        text = self._replaced(field, _ANY_ADDRESS, text, self._own_address)
         return self._replaced(field, self._name, text, self._local_name)
+
+    def _own_address(self, match: re.Match[str]) -> tuple[str, str]:
+        """Where the pod listens at a port that it declares: its own address, since others share this machine."""
+        port = int(match.group(1))
+        if port not in (declared for _, declared in self.container.ports):
+            return match.group(0), ""
+        return f"{self.facts.addresses[self.facts.host]}:{self._port(port)}", "address and port of this pod"
 
     def _local_path(self, match: re.Match[str]) -> tuple[str, str]:
         placement = self._paths[match.group(1)]

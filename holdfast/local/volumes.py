@@ -42,6 +42,10 @@ class Layout:
         return self.out / "pods" / "logs" / f"{pod}.log"
 
 
+TERMINATION_MESSAGE = "/dev/termination-log"
+"""terminationMessagePath, unless a container names another."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """One mount. path: what the pod is given. real: the folder behind it. files: content of a ConfigMap."""
@@ -88,6 +92,12 @@ def place(
         files = config_maps[volume.source] if volume.kind == "config" else {}
         placements.append(Placement(mount_path, path, real, reason, files))
     return tuple(placements)
+
+
+def last_words(layout: Layout, pod: str) -> Placement:
+    """The file that Kubernetes mounts for the reason why a container ended; kept beside the pod's log."""
+    path = layout.log(pod).with_suffix(".end")
+    return Placement(TERMINATION_MESSAGE, path, path, "the container's last words, kept beside its log", {})
 
 
 def create(placements: Sequence[Placement], layout: Layout, pod: str, number: int) -> tuple[Path, ...]:

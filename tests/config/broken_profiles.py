@@ -150,6 +150,12 @@ CASES = [
     ),
     Case("cpu-test", ("recovery.in_job=false", "recovery.spares=1"), ("recovery.spares",), ("recovery.in_job",)),
     Case(
+        "cpu-test",
+        ("recovery.standby=true", "recovery.standby_wait_s=60"),
+        ("recovery.standby_wait_s",),
+        ("recovery.first_section_timeout_s",),
+    ),
+    Case(
         "cpu-demo",
         ("recovery.in_job=false", "recovery.spares=0"),
         ("recovery.in_process",),
@@ -253,5 +259,27 @@ CASES = [
             "storage.capacity_gib",
             "storage.throughput_mbps_per_tib",
         ),
+    ),
+    Case("cpu-test", ("metrics.port=80",), ("metrics.port",)),
+    Case("cpu-test", ("metrics.port=29400",), ("metrics.port",), ("cluster.ranks_per_node",)),
+    Case("llama3-8b-p5x8", ("metrics.port=29395",), ("metrics.port",), ("cluster.ranks_per_node",)),
+    Case("cpu-test", ("metrics.port=29401",), ("metrics.port",), ("cluster.ranks_per_node",)),
+    Case(
+        "cpu-test",
+        ("metrics.port=0", "metrics.prometheus_operator=true"),
+        ("metrics.prometheus_operator",),
+        ("metrics.port",),
+    ),
+    Case(
+        "cpu-test",
+        ("metrics.port=null", "metrics.grafana_dashboard=true"),
+        ("metrics.grafana_dashboard",),
+        ("metrics.port",),
+    ),
+    Case(
+        "cpu-test",
+        ("metrics.alert_no_progress_s=20",),
+        ("metrics.alert_no_progress_s",),
+        ("recovery.step_section_timeout_s",),
     ),
 ]

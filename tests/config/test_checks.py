@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import ConfigError, aws_checks, checks, load_profile, profile_names
+from holdfast.config import ConfigError, aws_checks, checks, load_profile, metrics, profile_names
 from holdfast.config.checks import cross_problems, lattice
 from holdfast.config.problems import Problem
 from tests.config.broken_profiles import CASES, P5X2, Case
@@ -27,7 +27,7 @@ def test_a_rule_refuses_and_names_both_ends(case: Case) -> None:
         assert re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", problems[0].why), f"{name} is not in: {problems[0]}"
 
 
-@pytest.mark.parametrize("module", [checks, aws_checks], ids=lambda module: str(module.__name__))
+@pytest.mark.parametrize("module", [checks, aws_checks, metrics], ids=lambda module: str(module.__name__))
 def test_every_rule_has_a_case(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.__file__
     source = Path(module.__file__).read_text()

@@ -81,6 +81,10 @@ class RunFiles:
         """COMPLETE, TERMINAL.json or generation.json; None if it is not there."""
         return read_json(self.run_dir / name)
 
+    def pod_exits(self) -> dict[str, int]:
+        """Exit code of each pod that has ended."""
+        return {event.text("pod"): event.whole("code") or 0 for event in self.events("pod_exit", source="runner")}
+
     def ledger(self) -> Ledger:
         """Where the time went."""
         return account(read_run(self.run_dir))
@@ -108,7 +112,8 @@ class Member:
         """shim, supervisor, launcher, rank, or other (writers and their helpers)."""
         if len(self.words) > 1 and Path(self.words[1]).name in ("ft_launcher", "nvrx-control"):
             return "launcher"
-        for module, role in (("trainer.supervisor", "supervisor"), ("trainer", "rank")):
+        roles = (("trainer.supervisor", "supervisor"), ("trainer.restart.launcher", "launcher"), ("trainer", "rank"))
+        for module, role in roles:
             if self.words[1:3] == ("-m", module) or self.words[1:4] == ("-u", "-m", module):
                 return role
         return "shim" if any(word.endswith("shim.py") for word in self.words) else "other"
@@ -248,10 +253,6 @@ class Training(RunFiles):
             return fitting[0].pid if fitting else None
 
         return self.until(f"a {role} in pod {stem}", found)
-
-    def pod_exits(self) -> dict[str, int]:
-        """Exit code of each pod that has ended."""
-        return {event.text("pod"): event.whole("code") or 0 for event in self.events("pod_exit", source="runner")}
 
 
 @contextlib.contextmanager

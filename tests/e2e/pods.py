@@ -77,7 +77,8 @@ class Pods(RunFiles):
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": os.environ.get("HOME", "/")}
         for variable in launch.pod_environment(self.config, job, role):
-            if variable.value is not None:
+            # All pods would serve their metrics at one and the same port of this machine.
+            if variable.value is not None and variable.name != names.ENV_METRICS:
                 value = variable.value.replace(names.SCRATCH_MOUNT, str(scratch)).replace("eth0", "lo")
                 environment[variable.name] = value.replace(self.config.storage.mount_path, str(self.out / "fsx"))
         return environment

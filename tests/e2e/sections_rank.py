@@ -1,6 +1,8 @@
-"""A rank without training: slow in one section each, then one of them hangs in a step. Started by ft_launcher.
+"""A rank without training: slow in one phase each, one is frozen for a while, then one of them hangs in a step. Started
+by ft_launcher.
 
-Arguments: seconds of the slow phases, seconds of the hang. Prints a line with the wall time, as NVRx does, per section.
+Arguments: seconds of the slow phases, of the freeze, and of the hang, the run directory, overrides of cpu-test. Prints
+a line with the wall time, as NVRx does, per section.
 """
 
 from __future__ import annotations
@@ -8,16 +10,24 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
-from holdfast.config import names
+from holdfast.config import load_profile, names
+from holdfast.run_directory import RunDirectory
+from trainer.faults import pause
 from trainer.restart import heartbeat
+from trainer.restart.learned_limits import StepLimit
 
 HANGS = 1
+FROZEN = 2
+QUICK_STEPS = 5
 
 
 def main() -> None:
-    """Rank 0 is slow in init, rank 1 in restore, rank 2 in checkpoint; in the first cycle rank 1 hangs in its step."""
-    slow_s, hang_s = map(float, sys.argv[1:])
+    """In the first cycle rank 0 is slow in init, rank 1 in restore, rank 3 in its first step, rank 2 in a save; then
+    rank 2 is frozen in a step, and rank 1 hangs in its last one."""
+    slow_s, frozen_s, hang_s = map(float, sys.argv[1:4])
+    config, run = load_profile("cpu-test", sys.argv[5:]), RunDirectory(Path(sys.argv[4]))
     rank, cycle = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     def say(what: str) -> None:
@@ -28,13 +38,22 @@ def main() -> None:
         say(f"{section} done")
 
     pulse = heartbeat.connect()
+    pulse.learn(StepLimit(config, run, rank, config.world_size))
     pulse.restart()
     say("init begun")
     linger(names.SECTION_INIT, rank == 0)
     with pulse.section(names.SECTION_RESTORE):
         linger(names.SECTION_RESTORE, rank == 1)
+    with pulse.section(names.SECTION_INIT):  # as train() has it for the steps of the warm-up
+        linger("first step", rank == 3)
+    for _ in range(QUICK_STEPS):
+        with pulse.section(names.SECTION_STEP):
+            time.sleep(0.05)
     with pulse.section(names.SECTION_STEP):
-        linger(names.SECTION_STEP, False)
+        say("frozen step begun")
+        if cycle == 0 and rank == FROZEN:
+            pause(frozen_s)
+        say("frozen step done")
     with pulse.section(names.SECTION_CHECKPOINT):
         linger(names.SECTION_CHECKPOINT, rank == 2)
     if cycle == 0 and rank != HANGS:

@@ -86,6 +86,21 @@ def test_names_of_pods_become_addresses_and_their_ports_this_runs(text: str, exp
     assert plan(container_of(text, {"STORE": text})).environment["STORE"] == (expected or text)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.0.0.0:29400", "127.1.2.3:23000"),
+        ("http://0.0.0.0:29400/metrics,0.0.0.0:29400", "http://127.1.2.3:23000/metrics,127.1.2.3:23000"),
+        ("0.0.0.0:80 0.0.0.0:294000 10.0.0.0:29400 0.0.0.0", None),
+    ],
+)
+def test_every_address_at_a_port_that_is_declared_becomes_the_pods_own(text: str, expected: str | None) -> None:
+    made = plan(container_of(text, {"LISTEN": text}))
+    assert made.argv[2] == made.environment["LISTEN"] == (expected or text)
+    noted = {(one.old, one.new) for one in made.rewrites if one.field == "env.LISTEN"}
+    assert noted == ({("0.0.0.0:29400", "127.1.2.3:23000")} if expected else set())
+
+
 def test_interfaces_are_replaced_in_interface_variables_only() -> None:
     environment = plan(
         container_of("eth0", {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "^lo,eth1", "NOTE": "eth0"})

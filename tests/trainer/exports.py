@@ -27,7 +27,7 @@ ATTEMPT = Attempt(1, 0, 0)
 
 def commit(folder: Path, config: RunConfig) -> Path:
     """Make a committed step of a folder that `dcp.save` has written."""
-    (folder / STATE).write_text(json.dumps(description(config, ATTEMPT, 30, 1e-3, "data")))
+    (folder / STATE).write_text(json.dumps(description(config, ATTEMPT, 30, 1e-3, "data", 2)))
     write_marker(folder, BLOCK_BYTES, world_size=config.world_size)
     return folder
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,15 @@ class FakePod:
         self.run.take(nodes=2, job="job", jobset_attempt=attempt, pod="control", lease_s=0.1)
 
     def start(
-        self, script: str, role: str = "worker", *sets: str, port: int = 1, without: str = ""
+        self,
+        script: str,
+        role: str = "worker",
+        *sets: str,
+        port: int = 1,
+        without: str = "",
+        add: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        """Start the supervisor. sets: overrides of cpu-test. without: a variable that is missing."""
+        """Start the supervisor. sets: overrides of cpu-test. without: a variable that is missing. add: further ones."""
         for name in ("ft_launcher", "nvrx-control"):
             (self._bin / name).write_text(f"#!/bin/sh\n{script}\n")
             (self._bin / name).chmod(0o755)
@@ -62,6 +69,7 @@ class FakePod:
             names.ENV_GROUP_RANK: "0",
         }
         environment.pop(without, None)
+        environment.update(add or {})
         command = [sys.executable, "-m", "trainer.supervisor", role, "--config", str(config)]
         process = subprocess.Popen(
             [*command, "--run-dir", str(self.run_dir)],

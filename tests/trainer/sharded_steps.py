@@ -46,7 +46,7 @@ def save_steps(rank: int, world: int, run_dir: str) -> None:
         folder = Path(run_dir) / "checkpoints" / step_folder(step)
         dcp.save(nested(live), storage_writer=dcp.FileSystemWriter(folder, thread_count=2))
         if rank == 0:
-            description = state.description(config(), FIRST, step, 0.1, "data")
+            description = state.description(config(), FIRST, step, 0.1, "data", world)
             (folder / "state.json").write_text(json.dumps(description))
             write_marker(folder, BLOCK, str(FIRST), world)
 
@@ -59,6 +59,6 @@ def save_another_model(rank: int, world: int, folder: str) -> None:
 
     dcp.save({"model": {"other": torch.ones(3)}}, storage_writer=dcp.FileSystemWriter(folder))
     if rank == 0:
-        description = state.description(config(), FIRST, 15, 0.1, "data")
+        description = state.description(config(), FIRST, 15, 0.1, "data", world)
         (Path(folder) / "state.json").write_text(json.dumps(description))
         write_marker(Path(folder), BLOCK, str(FIRST), world)

@@ -68,7 +68,7 @@ def _bfloat16_steps(rank: int, world_size: int) -> dict[str, Any]:
         set_learning_rate(optimizer, learning_rate(config, step))
         loss = loss_of(model, tokens_of(2).chunk(world_size)[rank].to(device))
         torch.autograd.backward(loss)
-        norm = clip(model, 1.0)
+        norm = clip(model, 1.0).norm
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
+import math
 import multiprocessing
 import signal
 import threading
@@ -12,19 +14,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 
 from holdfast.config.schema import Fault
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory
 from trainer.faults import Faults, InjectedFault
 
-Kind = Literal["exception", "rank_sigkill", "hang", "node_loss", "control_loss"]
+Kind = Literal[
+    "exception", "rank_sigkill", "rank_sigstop", "hang", "nan_loss", "loss_spike", "node_loss", "control_loss"
+]
 
 
 def faults(folder: Path, kind: Kind, rank: int = 1) -> Faults:
     """One fault at step 5 of rank 1, as the rank `rank` of a new process sees it."""
     run = RunDirectory(folder)
-    return Faults([Fault(kind=kind, rank=1, step=5)], run, rank, EventLog(run.events, "rank", rank=rank))
+    return Faults([Fault(kind=kind, rank=1, step=5, for_s=1)], run, rank, EventLog(run.events, "rank", rank=rank))
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
@@ -87,3 +92,36 @@ def test_a_hang_can_be_ended_by_an_exception_from_another_thread(tmp_path: Path)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
     thread.join(2)
     assert raised and not thread.is_alive()
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("nan_loss", math.nan), ("loss_spike", 200.0)])
+def test_a_broken_loss_is_that_of_its_step_only_and_breaks_the_gradient_too(
+    tmp_path: Path, kind: Kind, loss: float
+) -> None:
+    struck = faults(tmp_path, kind)
+    weight = torch.ones(1, requires_grad=True)
+    for step in (4, 5, 6):
+        struck.strike_if_due(step)
+        value = struck.on_loss(step, 2 * weight.sum())
+        (gradient,) = torch.autograd.grad(value, weight)
+        expected = (loss, loss) if step == 5 else (2.0, 2.0)
+        assert (value.item(), gradient.item()) == pytest.approx(expected, nan_ok=True)
+    assert recorded(tmp_path) == [], "to the ledger it is no failure"
+    assert "disturbance" in next((tmp_path / "events").iterdir()).read_text()
+
+
+def _freeze(folder: str) -> None:
+    faults(Path(folder), "rank_sigstop").strike_if_due(5)
+
+
+def test_a_frozen_rank_goes_on_after_its_time(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_freeze, args=(str(tmp_path),))
+    process.start()
+    states = set()
+    deadline = time.monotonic() + 60
+    while process.is_alive():
+        assert time.monotonic() < deadline
+        with contextlib.suppress(OSError):
+            states.add(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0])
+        time.sleep(0.02)
+    assert "T" in states and process.exitcode == 0

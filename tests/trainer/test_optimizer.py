@@ -58,7 +58,7 @@ def _some_steps(rank: int, world_size: int, steps: int) -> dict[str, Any]:
     config = configured()
     model = build(config, CPU, init_device_mesh("cpu", (world_size,)))
     optimizer = build_optimizer(model, config)
-    losses, norms, masks = [], [], []
+    losses, norms, means, masks = [], [], [], []
     for step in range(1, steps + 1):
         seed_step(config, step, rank)
         masks.append(torch.rand(3).tolist())
@@ -67,7 +67,9 @@ def _some_steps(rank: int, world_size: int, steps: int) -> dict[str, Any]:
         tokens = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(step * world_size + rank))
         loss = loss_of(model, tokens)
         torch.autograd.backward(loss)
-        norms.append(clip(model, 0.5))
+        clipped = clip(model, 0.5, loss.detach())
+        norms.append(clipped.norm)
+        means.append(clipped.loss)
         optimizer.step()
         left = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         optimizer.zero_grad()
@@ -76,6 +78,7 @@ def _some_steps(rank: int, world_size: int, steps: int) -> dict[str, Any]:
         "weights": {name: whole(value).numpy().tobytes() for name, value in model.state_dict().items()},
         "losses": losses,
         "norms": norms,
+        "means": means,
         "left": float(whole(left)),
         "masks": masks,
     }
@@ -86,6 +89,9 @@ def test_two_runs_of_the_same_world_size_are_equal_bit_for_bit_with_dropout() ->
     assert first == again
     assert first[0]["weights"] == first[1]["weights"]
     assert first[0]["norms"] == first[1]["norms"], "the norm must be that of all ranks"
+    assert first[0]["means"] == first[1]["means"] != first[0]["losses"]
+    for mean, *each in zip(first[0]["means"], first[0]["losses"], first[1]["losses"], strict=True):
+        assert mean == pytest.approx(sum(each) / 2, rel=1e-6), "the loss that rides along must be the mean over ranks"
     assert first[0]["norms"][-1] > 0.5, "clipping must have had something to do"
     assert first[0]["left"] == pytest.approx(0.5, rel=1e-3)
 

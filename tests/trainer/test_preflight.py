@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import load_profile
+from holdfast.config import load_profile, names
 from tests.trainer.conftest import Configure
 from trainer import preflight
 
@@ -80,3 +80,19 @@ def test_storage_with_room_for_fewer_checkpoints_than_are_kept_is_a_warning(
     assert f"{tmp_path}/runs: " in warning and "GB free, but checkpoint.keep_last=1000000000" in warning
     assert preflight.findings(config, tmp_path) == []
     assert preflight.warnings(configure("checkpoint.keep_last=1000000000", "checkpoint.mode=off"), tmp_path) == []
+
+
+def test_a_node_that_somebody_has_marked_or_whose_own_volume_is_broken_is_unfit(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = tmp_path / "local"
+    monkeypatch.setenv(names.ENV_NODE_VOLUME, str(volume))
+    assert preflight.findings(configure(), tmp_path / "run") == []
+    (volume / names.UNFIT_MARK).write_text("Xid 79: GPU 3\n has fallen off the bus")
+    (finding,) = preflight.findings(configure(), tmp_path / "run")
+    assert finding.startswith(f"{volume}/unfit says: Xid 79: GPU 3 has fallen off the bus. ")
+    (volume / names.UNFIT_MARK).unlink()
+    volume.rmdir()
+    volume.touch()
+    (finding,) = preflight.findings(configure(), tmp_path / "run")
+    assert finding.startswith(f"{volume}: not writable (")

@@ -13,8 +13,10 @@ import pytest
 
 from holdfast.config import names
 from holdfast.run_directory import Terminal
+from holdfast.terminal import terminal_id
 from tests.trainer.fake_pod import FakePod, runs
 
+ID = terminal_id(Terminal(93, "the same again"))
 RANK = "import sys, time; time.sleep(60)"
 
 
@@ -169,3 +171,62 @@ def test_wrong_input_ends_the_pod_with_78_and_a_message(pod: FakePod) -> None:
     assert code == 78 and "training.steps = -1" in output and "Traceback" not in output
     terminal = pod.run.terminal()
     assert terminal is not None and terminal.code == 78
+
+
+def test_the_reason_of_the_end_is_left_where_kubernetes_looks_for_it(pod: FakePod, tmp_path: Path) -> None:
+    pod.run.write_terminal(Terminal(93, "the same again"))
+    words = tmp_path / "termination-log"
+    pod.ends(pod.start("exit 0", add={names.ENV_TERMINATION_MESSAGE: str(words)}))
+    assert "the same again" in words.read_text() and f"resume.clear_terminal={ID}" in words.read_text()
+    pod.run.write_complete(step=20)
+    missing = str(tmp_path / "no" / "folder")
+    assert pod.ends(pod.start("exit 0", add={names.ENV_TERMINATION_MESSAGE: missing}))[0] == 0
+
+
+def test_the_control_pod_sets_aside_the_terminal_record_that_the_config_names_once_and_no_other(pod: FakePod) -> None:
+    terminal = Terminal(93, "the same again")
+    pod.run.write_terminal(terminal)
+    process = pod.start(WAITS, names.CONTROL, f"resume.clear_terminal={ID}")
+    pod.until_ready()
+    assert pod.run.terminal() is None and (pod.run_dir / "TERMINAL.1.json").exists()
+    pod.run.write_terminal(Terminal(93, "something else"))
+    code, output = pod.ends(process)
+    assert code == 93 and "something else" in output
+    (pod.run_dir / names.TERMINAL).unlink()
+    pod.run.write_terminal(terminal)
+    code, output = pod.ends(pod.start("touch $RUN/launched", names.CONTROL))
+    assert code == 93 and "the same again" in output, "its cause was not mended"
+    assert not (pod.run_dir / "launched").exists()
+
+
+def until_looked(pod: FakePod, times: int) -> None:
+    """Wait until preflight has been through so often."""
+    deadline = time.monotonic() + 20
+    while len(pod.events("preflight")) < times:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_pod_on_an_unfit_node_waits_and_starts_when_it_is_fit_again_or_ends_after_its_time(
+    pod: FakePod, tmp_path: Path
+) -> None:
+    pod.take()
+    volume = tmp_path / "local"
+    volume.mkdir()
+    mark = volume / names.UNFIT_MARK
+    mark.write_text("bad NIC")
+    on_it = {names.ENV_NODE_VOLUME: str(volume)}
+    process = pod.start("touch $RUN/launched; exit 1", "worker", "recovery.unfit_wait_s=8", add=on_it)
+    until_looked(pod, 1)
+    assert process.poll() is None and not (pod.run_dir / "launched").exists()
+    mark.unlink()
+    assert pod.ends(process)[0] == 1 and (pod.run_dir / "launched").exists()
+    (pod.run_dir / "launched").unlink()
+    mark.write_text("bad NIC")
+    code, output = pod.ends(pod.start("touch $RUN/launched", add=on_it))
+    assert code == 1 and "this node is unfit: " in output.splitlines()[-1] and "bad NIC" in output.splitlines()[-1]
+    looks = len(pod.events("preflight"))
+    process = pod.start("touch $RUN/launched", add=on_it)
+    until_looked(pod, looks + 1)
+    process.send_signal(signal.SIGTERM)
+    assert pod.ends(process)[0] == 75 and not (pod.run_dir / "launched").exists()

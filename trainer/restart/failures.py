@@ -28,15 +28,18 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def record(
-    run: RunDirectory, attempt: Attempt, rank: int, step: int, error: BaseException, limit: int
+    run: RunDirectory, attempt: Attempt, rank: int, step: int, error: BaseException, limit: int, *, counts: bool = True
 ) -> Terminal | None:
-    """Record a failed attempt; write TERMINAL and return it once `limit` attempts failed alike at this step."""
+    """Record a failed attempt; write TERMINAL and return it once `limit` attempts failed alike at this step.
+
+    counts: False for an end that has a rule of its own; the record then only says why the process ended.
+    """
     failure = {
         "attempt": str(attempt),
         "rank": rank,
         "step": step,
         "fingerprint": fingerprint(error),
-        "consequence": is_consequence(error),
+        "consequence": is_consequence(error) or not counts,
         "message": str(error)[:2000],
         "traceback": "".join(traceback.format_exception(error))[-8000:],
     }
@@ -47,8 +50,9 @@ def record(
     if len(alike) < limit:
         return None
     reason = (
-        f"{failure['fingerprint']} at step {step} on {len(alike)} attempts ({', '.join(sorted(alike))}): "
-        f"{failure['message']}. A restart would repeat it. Mend the cause, then `holdfast resume DIR --clear-terminal`."
+        f"rank {rank}: {failure['fingerprint']} at step {step} on {len(alike)} attempts ({', '.join(sorted(alike))}): "
+        f"{failure['message']}. Its traceback is in {names.ATTEMPTS}/{attempt}.rank{rank}.json. "
+        "A restart would repeat it."
     )
     terminal = Terminal(names.EXIT_GIVE_UP, reason, rank=rank, step=step, attempt=str(attempt))
     run.write_terminal(terminal, attempt.generation)

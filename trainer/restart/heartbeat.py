@@ -7,12 +7,15 @@ supervisor limits the time until the first section instead (docs/adr/0003).
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import names
+from trainer.restart.learned_limits import StepLimit
 
 if TYPE_CHECKING:
     from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
@@ -30,6 +33,25 @@ class Pulse:
     def __init__(self, client: RankMonitorClient | None) -> None:
         self._client = client
         self._open: str | None = None
+        self._since = 0.0
+        self._step_limit: StepLimit | None = None
+
+    def learn(self, step_limit: StepLimit) -> None:
+        """From now on, tell it how long each step section took, and the rank monitor what it answers."""
+        self._step_limit = step_limit
+        self._limit_steps(step_limit.at_start())
+
+    def _limit_steps(self, limit_s: float | None) -> None:
+        if self._client is None or limit_s is None:
+            return
+        limits = self._client.section_timeouts
+        changed = replace(
+            limits,
+            section={**limits.section, names.SECTION_STEP: limit_s},
+            calculated_sections={*limits.calculated_sections, names.SECTION_STEP},
+        )
+        # The client keeps it, and tells it again when it has to reconnect.
+        self._client.load_state_dict({self._client.CURRENT_TIMEOUTS_STATE_KEY: {"section": vars(changed)}})
 
     def restart(self) -> None:
         """Begin an attempt: forget sections that an aborted one left open, and open `init`.
@@ -50,6 +72,7 @@ class Pulse:
             self._client.end_section(self._open)
         self._client.start_section(section)
         self._open = section
+        self._since = time.monotonic()
 
     @contextmanager
     def section(self, section: str) -> Iterator[None]:
@@ -60,9 +83,16 @@ class Pulse:
 
     def leave(self) -> None:
         """Close the open section; the out-of-section limit runs until the next."""
-        if self._client is not None and self._open is not None:
-            self._client.end_section(self._open)
-        self._open = None
+        closed, self._open = self._open, None
+        if self._client is not None and closed is not None:
+            self._client.end_section(closed)
+            if closed == names.SECTION_STEP and self._step_limit is not None:
+                self._limit_steps(self._step_limit.saw(time.monotonic() - self._since))
+
+
+def preload() -> None:
+    """Import what `connect` needs."""
+    import nvidia_resiliency_ext.fault_tolerance  # noqa: F401
 
 
 def connect(environment: Any = os.environ) -> Pulse:

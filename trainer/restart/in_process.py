@@ -16,6 +16,11 @@ from trainer.restart.release import release
 from trainer.runtime import STORE_TIMEOUT, Attempt, Identity
 
 
+def preload() -> None:
+    """Import what `run` needs if recovery.in_process."""
+    import nvidia_resiliency_ext.inprocess  # noqa: F401
+
+
 def run(config: RunConfig, identity: Identity, body: Callable[[Attempt], None], stopped: Callable[[], bool]) -> None:
     """Call body(attempt) until it returns; restart it in this process on a fault if recovery.in_process.
 
