@@ -31,6 +31,8 @@ SETS = (
     "recovery.process_group_timeout_s=20",
 )
 COMPARE_LIMIT_S = 60.0
+MOST_IN_VAIN = 5
+"""Runs in a row that may end before their first kill was due. More, and what should be killed is not recognised."""
 
 
 class Campaign:
@@ -61,9 +63,13 @@ class Campaign:
         left = list(seeds)
         self._clean = self._clean_run()
         number = len(self._work.runs)
+        in_vain = 0
         while left and time.monotonic() < deadline:
-            number += 1
+            number, before = number + 1, len(left)
             self._one_run(number, left, deadline)
+            in_vain = 0 if len(left) < before else in_vain + 1
+            if in_vain == MOST_IN_VAIN and time.monotonic() < deadline:
+                raise GivenUp(f"seed {left[0]} found nothing to kill in {in_vain} whole runs: {Plan.draw(left[0])}")
 
     def _clean_run(self) -> Path:
         """A run in peace, by the same ways."""

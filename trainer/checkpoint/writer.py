@@ -30,7 +30,9 @@ from trainer.standby.soundness import close_sockets, unfit_to_fork
 
 logger = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PROCESS_NAME = b"hf-writer"
+"""A forked writer has the command line of its rank; by this, `ps -o comm` and `top` tell them apart."""
 OUTCOME_BYTES = 1 << 13
 OUTCOMES = 8
 """Results that are kept, so that one that nobody has looked at yet survives the next request."""
@@ -75,9 +77,11 @@ class _Caller(PersistentAsyncCaller):  # type: ignore[misc]
 def _work(parent: int, rank: int, requests: Any, preloads: Any, completions: Any, level: int, nice: int) -> None:
     """The writer process. It must not outlive a killed trainer, holding its memory and writing on. A trainer that is
     killed before it sent a request would leave it waiting for ever: it holds both ends of its own queue."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+    libc.prctl(PR_SET_NAME, PROCESS_NAME)
     close_sockets()  # of a forked one: the rank monitor would take the rank's own for alive as long as this holds it
     # cpu_shm_mode: this process gets CPU tensors only and must not touch CUDA.
     PersistentAsyncCaller.async_loop_for_daemon_worker(rank, requests, preloads, completions, level, nice, None, True)
