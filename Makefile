@@ -37,6 +37,7 @@ $(READY): requirements.txt $(wildcard bootstrap/*.py) $(if $(PYTHON)$(TORCH_INDE
 demo: $(READY) ## run the real manifest on this CPU, break it five ways, compare with an unbroken run
 	@$(BIN)/python -m bench.demo $(ARGS)
 
+# What other benches measure is in their first lines: python -m bench.recovery, bench.article, bench.ft_cost --help.
 bench: $(READY) ## what a save costs, ours beside torch's and NVRx's (two GPUs; ARGS=--cpu tries it out)
 	@$(BIN)/python -m bench.checkpoint $(ARGS)
 
