@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench import checkpoint_page, kills_page, ledger_page, record
+from bench import checkpoint_page, kills_page, ledger_page, record, scale_page
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
 from bench.record import Measured
 from holdfast.commands.check import summary as profile_summary
@@ -287,6 +287,7 @@ def main() -> int:
             if text != path.read_text(encoding="utf-8"):
                 path.write_text(text, encoding="utf-8")
                 print(f"{path.relative_to(ROOT)} was rewritten")
+        scale_page.PAGE.write_text(scale_page.page(scale_page.read()), encoding="utf-8")
     except (ConfigError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2

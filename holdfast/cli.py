@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "train on this machine: synthesize the manifest of a profile and execute it",
     "resume": "go on with a run directory, also after a terminal failure",
     "check": "judge a config, and show what follows from it, before it costs anything",
+    "plan": "what a run will reach, what to change, and what each change is worth",
     "status": "what a run directory holds: owner, progress, checkpoints",
     "report": "where the time of a run went",
     "checkpoint": "list, verify and export what a run has saved",

@@ -131,7 +131,9 @@ def test_a_round_is_abandoned_when_all_of_its_pods_have_vanished() -> None:
     assert not rule.abandoned({"b": 0, "spare": 0}), "b opens the next round"
     assert not rule.abandoned({"b": 1, "spare": 1}), "and this is it"
     assert not rule.abandoned({"b": 0, "other": 0})
-    assert rule.abandoned({"other": 0, "another": 0})
+    assert not rule.abandoned({"b": 0, "other": 1}), "the rank of b is not back yet"
+    assert not rule.abandoned({"b": 0, "another": 0}), "b opens the next round again"
+    assert rule.abandoned({"another": 0, "fourth": 0})
     rule.began()
     assert not rule.abandoned({"other": 0, "another": 0}), "they have not trained in this generation"
 

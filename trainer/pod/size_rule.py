@@ -87,13 +87,15 @@ class RejoinRule:
         """recovery.rejoin_timeout_s, doubled with each time in a row that it was not enough to start a rank."""
         self._least_s = limit_s
         self._since: float | None = None
-        self._round: set[str] = set()
-        """Pods that had ranks when some pod had one last."""
+        self._trained: set[str] = set()
+        """Pods that have had a rank in this generation. Not only those of its last round, which looks now and then
+        cannot tell: in a restart one pod has its rank back before the other, and would be taken for the whole round."""
 
     def abandoned(self, pods: Mapping[str, int]) -> bool:
-        """Whether all pods of the last round have vanished. pods: those that are there, with their numbers of ranks."""
-        self._round = {pod for pod, ranks in pods.items() if ranks} or self._round
-        return bool(self._round) and self._round.isdisjoint(pods)
+        """Whether all pods that have trained in this generation have vanished. pods: those that are there, with their
+        numbers of ranks."""
+        self._trained |= {pod for pod, ranks in pods.items() if ranks}
+        return bool(self._trained) and self._trained.isdisjoint(pods)
 
     def in_vain(self, now: float, enough: bool, ranks: int) -> bool:
         """Whether the limit is over. now: monotonic seconds. enough: whether as many launchers are there as train.
@@ -113,4 +115,4 @@ class RejoinRule:
     def began(self) -> None:
         """Told when the next generation owns the run."""
         self._since = None
-        self._round = set()
+        self._trained = set()
