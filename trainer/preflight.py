@@ -6,6 +6,7 @@ No torch: it must answer in a fraction of a second. Each finding is one line tha
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -132,6 +133,11 @@ def _storage(run_dir: Path) -> Iterator[str]:
                 )
             path.unlink()
         except OSError as error:
+            # A full disk: saves fail until there is room, which training survives. It is no fault of this node.
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                outcome.append(None)
+                path.unlink(missing_ok=True)
+                return
             outcome.append(f"{run_dir}: not writable ({error.strerror}). Look at the volume's mount and free space.")
 
     thread = threading.Thread(target=probe, daemon=True)

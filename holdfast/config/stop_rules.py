@@ -51,3 +51,7 @@ def stop_rule_problems(c: RunConfig) -> Iterator[Problem]:
     if r.on_bad_loss == "roll_back" and c.checkpoint.mode == "off":
         why = "checkpoint.mode=off leaves nothing to go back to"
         yield Problem("recovery.on_bad_loss", r.on_bad_loss, why, "use stop or skip_batch, or save checkpoints")
+    if r.on_bad_loss == "roll_back" and c.checkpoint.local.interval_steps is not None:
+        why = "it goes back to the newest shared step, and a restart prefers a newer one of the local tier"
+        fix = "use stop or skip_batch, or checkpoint.local.interval_steps: null"
+        yield Problem("recovery.on_bad_loss", r.on_bad_loss, why, fix)

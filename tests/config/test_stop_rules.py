@@ -13,6 +13,11 @@ from holdfast.config import ConfigError, load_profile
         (["recovery.max_restarts_without_progress=2"], "recovery.max_restarts_without_progress", "same_step_limit=3"),
         (["recovery.on_bad_loss=roll_back", "checkpoint.mode=off"], "recovery.on_bad_loss", "checkpoint.mode=off"),
         (
+            ["recovery.on_bad_loss=roll_back", "checkpoint.local.interval_steps=5"],
+            "recovery.on_bad_loss",
+            "a restart prefers a newer one of the local tier",
+        ),
+        (
             ["recovery.in_process=true", "recovery.step_timeout_floor_s=14"],
             "recovery.step_timeout_floor_s",
             "in_process_hard_timeout_s=14",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from holdfast.config import dump, load_profile, names
 from holdfast.run_directory import RunDirectory
@@ -107,9 +110,15 @@ class FakePod:
         return [event for event in map(json.loads, lines) if event["name"] == name]
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill what is left. A killed supervisor cannot end its launcher: on a node the container ends with it."""
         for process in self._started:
+            below: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                below = psutil.Process(process.pid).children(recursive=True)
             process.kill()
+            for one in below:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             process.communicate(timeout=10)
 
 

@@ -153,3 +153,26 @@ def test_storage_that_takes_nothing_ends_no_run_and_the_next_look_counts_the_sam
         assert run.budget.look() is None and run.run.terminal() is None
     terminal = run.budget.count()
     assert terminal is not None and "3 restarts without a newer commit" in terminal.reason
+
+
+def test_progress_after_going_back_to_an_older_step_is_progress(tmp_path: Path) -> None:
+    run = Run(tmp_path, "recovery.max_restarts_without_progress=3")
+    write_atomically(run.run.checkpoints / names.LATEST, names.step_folder(200))
+    run.run.release(1)
+    run.start(job="again")
+    assert run.attempt(0, 50) is None, "resume.step=50"
+    for cycle, committed in enumerate((60, 70, 80, 90), start=1):
+        assert run.attempt(cycle, committed, commits=committed) is None
+    assert [run.attempt(cycle, 90) is None for cycle in (5, 6, 7)] == [True, True, False]
+
+
+def test_the_time_before_a_start_by_hand_is_nobodys_loss(tmp_path: Path) -> None:
+    run = Run(tmp_path, "recovery.max_lost_s=60")
+    assert run.attempt(0) is None
+    assert run.attempt(1, 100, commits=100) is None
+    run.now += 7 * 86_400
+    run.run.release(1)
+    run.start(job="next-week")
+    assert run.attempt(0, 100) is None
+    assert run.attempt(1, 100) is None, "10 s are lost, and not a week"
+    assert run.attempt(2, 100, after_s=61) is not None

@@ -95,3 +95,17 @@ def test_a_fit_spare_is_left_alone_and_a_check_that_hangs_holds_nobody_up(tmp_pa
         health.look_after(launcher)  # type: ignore[arg-type]
         assert time.monotonic() - since < 1
     assert launcher.asked_to_end == 0
+
+
+def test_a_file_system_that_stalls_once_ends_no_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.restart.node_health.RECHECK_S", 0.05)
+    looks: list[int] = []
+
+    def stalls_once() -> list[str]:
+        looks.append(1)
+        return ["a small write took longer than 30 s"] if len(looks) == 2 else []
+
+    launcher = Launcher()
+    with NodeHealth(tmp_path / "h.sock", stalls_once, spare_check_interval_s=0.05) as health:
+        watched(health, launcher, lambda: len(looks) > 4)
+    assert launcher.asked_to_end == 0 and health.unfit == ""

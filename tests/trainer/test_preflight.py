@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -96,3 +97,17 @@ def test_a_node_that_somebody_has_marked_or_whose_own_volume_is_broken_is_unfit(
     volume.touch()
     (finding,) = preflight.findings(configure(), tmp_path / "run")
     assert finding.startswith(f"{volume}: not writable (")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_file_system_is_no_fault_of_the_node(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Saves fail until there is room, which training survives; to give up the node would not make any."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("trainer.preflight.os.fsync", full)
+    assert preflight.findings(configure(), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

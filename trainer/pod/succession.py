@@ -39,6 +39,13 @@ class Succession:
         if now < self._next_look:
             return None
         self._next_look = now + self._pause_s
+        try:
+            return self._look(owner, now)
+        except OSError as error:
+            logging.warning("no change of generation for now: %s", error)  # a full disk, say; the next look tries again
+            return None
+
+    def _look(self, owner: Owner, now: float) -> str | None:
         present = self._members.look()
         inside = [member for member in present if member.generation == owner.generation]
         if self._asked is None:

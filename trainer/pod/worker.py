@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+
+import psutil
 
 from holdfast import launch
 from holdfast.config import names
@@ -154,4 +157,5 @@ def _limit_first_section(pod: Pod, child: Child) -> None:
                 age,
             )
             pod.log.point("first_section_timeout", pid=process.pid, age_s=age)
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -77,7 +77,12 @@ class Budget:
         book = Book.read(run)
         self._book = book or Book(known=[entry.attempt for entry in self._begun() or ()], began=clock())
         if book is None or owner.generation == owner.incarnation:
-            self._book.progress, self._book.idle = self._committed(), []  # started by hand: that is no restart
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Started by hand: that is no restart, and the time until then was nobody's loss."""
+        book, now, committed = self._book, self._clock(), self._committed()
+        book.progress, book.idle, book.began, book.commits = committed, [], now, {str(committed): now}
 
     def look(self) -> Terminal | None:
         """Count what is new; write TERMINAL and return it if a limit is passed. Raises StaleGeneration.
@@ -105,6 +110,8 @@ class Budget:
             if entry.attempt not in self._book.known:
                 self._count(entry, now, committed)
             self._restored(entry, now)
+        if begun and begun[-1].start is not None:
+            self._went_back_to(begun[-1].start)
         self._forget(now)
         after = json.dumps(asdict(self._book))
         if after != before:
@@ -129,6 +136,13 @@ class Budget:
         if restart is not None and entry.start is not None:
             since = self._book.began if entry.start == 0 else self._book.commits.get(str(entry.start), restart.at)
             restart.lost_s = max(0.0, now - since)
+
+    def _went_back_to(self, start: int) -> None:
+        """An attempt that goes on from an older step (resume.step, a damaged newer one) makes progress from there."""
+        book = self._book
+        if start < book.progress:
+            book.progress = start
+            book.commits = {step: at for step, at in book.commits.items() if int(step) <= start}
 
     def _forget(self, now: float) -> None:
         book = self._book

@@ -23,6 +23,8 @@ from nvidia_resiliency_ext.shared_utils.proto import nvhcd_pb2
 from trainer.child import Child
 
 SERVICE, METHOD = "nvhcd.HealthCheckService", "RunHealthCheck"
+RECHECK_S = 10.0
+"""An unfit spare is looked at again after so long before it is given up: a file system may only have stalled."""
 STOP_S = 15.0
 """SIGTERM to SIGKILL of the launcher of an unfit spare; it only waits in a rendezvous."""
 
@@ -37,7 +39,9 @@ class NodeHealth:
         self._checking: threading.Thread | None = None
         self._stop_at: float | None = None
         self.unfit = ""
-        """What makes this node unfit, once that has been found."""
+        """What makes this node unfit, as of the last look."""
+        self._in_a_row = 0
+        """Looks that have found it unfit since it was fit."""
         self._server = grpc.server(ThreadPoolExecutor(1))
         handler = grpc.unary_unary_rpc_method_handler(
             self._answer,
@@ -63,8 +67,9 @@ class NodeHealth:
 
     def _look(self) -> list[str]:
         found = self._findings()
+        self.unfit = " ".join(found)
+        self._in_a_row = self._in_a_row + 1 if found else 0
         if found:
-            self.unfit = " ".join(found)
             logging.error("this node is unfit: %s", self.unfit)
         return found
 
@@ -77,10 +82,10 @@ class NodeHealth:
         if self._stop_at is not None:
             if now >= self._stop_at:
                 child.kill_all()
-        elif self.unfit and self._checking is not None and not child.ranks():
+        elif self._in_a_row >= 2 and not child.ranks():
             child.terminate()
             self._stop_at = now + STOP_S
         elif now >= self._next_look and not child.ranks() and (self._checking is None or not self._checking.is_alive()):
-            self._next_look = now + self._interval_s
+            self._next_look = now + min(self._interval_s, RECHECK_S if self._in_a_row else self._interval_s)
             self._checking = threading.Thread(target=self._look, daemon=True)
             self._checking.start()

@@ -144,12 +144,12 @@ def folder_of(scratch: Path, generation: int) -> Path:
 def append(target: Path, data: bytes, half_bytes: int) -> None:
     """Append to a log that has two halves: <name>.log, and <name>.1.log with what was before. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        size = target.stat().st_size
+        if size and size + len(data) > half_bytes:
+            target.rename(target.with_suffix(".1.log"))
     descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        if os.fstat(descriptor).st_size + len(data) > half_bytes and os.fstat(descriptor).st_size:
-            target.rename(target.with_suffix(".1.log"))
-            os.close(descriptor)
-            descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.write(descriptor, data[-half_bytes:])
     finally:
         os.close(descriptor)

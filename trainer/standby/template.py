@@ -90,7 +90,7 @@ class Template:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
-                    self._answer(self._listener.accept()[0])
+                    self._accept()
                     continue
                 rank: Rank = key.data
                 if key.fd == rank.pidfd:
@@ -98,6 +98,14 @@ class Template:
                 elif rank.pid in self._ranks:
                     self._selector.unregister(rank.leash)
                     rank.kill()  # its door is gone; it ends by its pidfd
+
+    def _accept(self) -> None:
+        try:
+            connection = self._listener.accept()[0]
+        except OSError as error:  # no descriptor is left, or the door has gone; its rank starts without us
+            print(f"standby: a door could not be answered: {error}", flush=True)
+            return
+        self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
         """Fork the rank that a door asks for, or say why not. Nothing that a door sends may end this process."""
