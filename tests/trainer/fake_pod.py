@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,14 @@ from holdfast.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20.0
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    """Poll until it holds, at most for LIMIT_S."""
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class FakePod:

@@ -7,14 +7,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast.config import names
-from tests.trainer.fake_pod import LIMIT_S, FakePod, runs
+from tests.trainer.fake_pod import FakePod, runs, wait_for
 
 RANK = """
 import os, sys, time
@@ -45,14 +45,6 @@ def pod(tmp_path: Path) -> Iterator[FakePod]:
     fake = FakePod(tmp_path)
     yield fake
     fake.close()
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    """Poll until it holds, at most for LIMIT_S."""
-    deadline = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def start_rank(pod: FakePod, kind: str, *sets: str) -> subprocess.Popen[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from holdfast.config import names
 from holdfast.members import Member, Members, Presence
 from holdfast.run_directory import Owner, StaleGeneration
-from tests.trainer.fake_pod import LIMIT_S, FakePod, runs
+from tests.trainer.fake_pod import FakePod, runs, wait_for
 
 ELASTIC = (
     "cluster.nodes=3",
@@ -42,14 +42,6 @@ def pod(tmp_path: Path) -> Iterator[FakePod]:
     fake = FakePod(tmp_path)
     yield fake
     fake.close()
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    """Poll until it holds, at most for LIMIT_S."""
-    deadline = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def launched(pod: FakePod) -> list[str]:
