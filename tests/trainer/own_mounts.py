@@ -23,6 +23,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float
         [*_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True, timeout=20, check=False
     )
     if probe.returncode != 0:
+        # A container without user namespaces. A failure of the command itself is none of this: it fails the test below.
         pytest.skip(f"this machine lets nobody mount a file system of his own: {probe.stderr.strip()[-100:]}")
     done = subprocess.run(
         [*_UNSHARE, *command],

@@ -86,6 +86,6 @@ class NodeHealth:
             child.terminate()
             self._stop_at = now + STOP_S
         elif now >= self._next_look and not child.ranks() and (self._checking is None or not self._checking.is_alive()):
-            self._next_look = now + min(self._interval_s, RECHECK_S if self._in_a_row else self._interval_s)
+            self._next_look = now + (min(RECHECK_S, self._interval_s) if self._in_a_row else self._interval_s)
             self._checking = threading.Thread(target=self._look, daemon=True)
             self._checking.start()
