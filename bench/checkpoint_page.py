@@ -33,12 +33,13 @@ COLUMNS = (
     "<written after", "<host memory per rank",
 )  # fmt: skip
 COMPUTED = (
-    "How it is computed: each save has {block} steps without a save before and after it; their median is its "
-    "baseline. Blocked is what the step of the save took longer than that: the call itself and whatever the optimizer "
-    "had to wait for. Hidden is the sum of what all steps after it took longer until the write was over (ours: until "
-    "what retention deletes was gone too). Total is both. Medians over the saves, without the first where a first save "
-    "sets something up; 95 % intervals of the median by a seeded bootstrap. All write the same state with as many "
-    "threads to the same target, fsynced. Of each arm's last save a weight and its moments were read back and compared."
+    "How it is computed: each save has {block} steps without a save before and after it; the mean of all such steps of "
+    "an arm is its baseline. Blocked is what the step of the save took longer than that: the call itself and whatever "
+    "the optimizer had to wait for. Hidden is the sum of what all steps after it took longer until the write was over "
+    "(ours: until what retention deletes was gone too). Total is both. Medians over the saves, without the first where "
+    "a first save sets something up; 95 % intervals of the median by a seeded bootstrap. All write the same state with "
+    "as many threads to the same target, fsynced. Of each arm's last save a weight and its moments were read back and "
+    "compared."
 )
 
 
@@ -116,7 +117,8 @@ def verdicts(result: dict[str, Any]) -> list[str]:
     said = [*_ours(rows["holdfast"])] if "holdfast" in rows else []
     if short := rows.get("holdfast_short_step"):
         said.append(
-            f"At a step of {ms(short['step_s'])}, shorter than the copy, a save costs {ms(short['total_s'])}. The copy "
+            f"At a step of {ms(short['step_s'])}, shorter than the copy, a save costs {ms(short['total_s'])} (the host "
+            f"runs ahead of the device, so that the wait of the update shows in the step after, as hidden). The copy "
             f"does not fit under forward and backward ({ms(short['gradients_s'])}), so no overlap can cost less than "
             f"{ms(short['bound_s'])}."
         )

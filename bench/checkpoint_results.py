@@ -1,8 +1,11 @@
 """From the raw lines of the checkpoint bench to its result: medians and their 95 % intervals.
 
-The baseline of a save is the median of the steps without a save right before and right after it. Everything that the
-step of the save took longer is `blocked`; everything that the steps after it took longer, until the write was over, is
-`hidden`. `null` is the same sum over as many steps in which nothing was saved: what the method makes of mere noise.
+The baseline of a save is the mean of all steps of its arm beside which nothing was saved; blocks of them lie between
+the saves. Everything that the step of the save took longer is `blocked`; everything that the steps after it took
+longer, until the write was over, is `hidden`. `null` is the same sum over as many steps in which nothing was saved:
+what the method makes of mere noise. The mean and not the median: hidden is a sum of a dozen steps, and the sum of steps
+that differ by chance has a dozen means as its expectation; and of all blocks, not of the two beside a save: their error
+would enter the sum a dozen times.
 """
 
 from __future__ import annotations
@@ -103,27 +106,26 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     return float(low), float(high)
 
 
-def costs(save: Line) -> tuple[float, float]:
-    """Seconds blocked and hidden of one save."""
-    base = baseline(save)
+def costs(save: Line, base: float) -> tuple[float, float]:
+    """Seconds blocked and hidden of one save. base: of a step without one."""
     first, *rest = save["window"]
     return first - base, sum(step - base for step in rest)
 
 
-def baseline(save: Line) -> float:
-    """Median length of the steps around a save."""
-    return float(np.median([*save["before"], *save["after"]]))
+def quiet_steps(saves: Sequence[Line]) -> list[float]:
+    """All steps beside which nothing was saved. The block behind a save is the one before the next."""
+    return [*saves[0]["before"], *(step for save in saves for step in save["after"])]
 
 
 def null_costs(saves: Sequence[Line]) -> list[float]:
     """What the same sums give for steps without a save: windows of the usual length, each against all other steps."""
-    steps = [*saves[0]["before"], *(step for save in saves for step in save["after"])]
+    steps = quiet_steps(saves)
     length = max(1, round(float(np.median([len(save["window"]) for save in saves]))))
     found = []
     for start in range(0, len(steps) - length + 1, length):
         others = steps[:start] + steps[start + length :]
         if others:
-            found.append(sum(steps[start : start + length]) - length * float(np.median(others)))
+            found.append(sum(steps[start : start + length]) - length * float(np.mean(others)))
     return found
 
 
@@ -136,31 +138,32 @@ def row(name: str, lines: MethodLines, calibration: Line, world: int) -> Line:
     counted = saves if method.first_counts else saves[1:]
     if not counted:
         return {"method": name, "error": lines.error or "it left no save"}
-    each = [costs(save) for save in counted]
+    base = float(np.mean(quiet_steps(saves)))
+    each = [costs(save, base) for save in counted]
     blocked, hidden = [pair[0] for pair in each], [pair[1] for pair in each]
     total = [sum(pair) for pair in each]
     nulls = null_costs(counted)
     made: Line = {
         "method": name,
         "saves": len(counted),
-        "step_s": _median([step for save in counted for step in (*save["before"], *save["after"])]),
+        "step_s": base,
+        "step_spread_s": float(np.std(quiet_steps(saves))),
         "blocked_s": _median(blocked),
         "hidden_s": _median(hidden),
         "total_s": _median(total),
         "total_ci95_s": interval(total),
         "total_worst_s": max(total),
         "blocked_ci95_s": interval(blocked),
-        "first_blocked_s": costs(saves[0])[0],
-        "first_total_s": sum(costs(saves[0])),
-        **_profile(counted, blocked),
+        "first_blocked_s": costs(saves[0], base)[0],
+        "first_total_s": sum(costs(saves[0], base)),
+        **_profile(counted, base),
         "background_s": _median([save["durable_s"] for save in counted]),
         "null_s": _median(nulls) if nulls else None,
         "null_ci95_s": interval(nulls) if nulls else None,
         **_memory(lines, world),
         "content_is_right": lines.end["content_is_right"] if lines.end else None,
         "each": [
-            {"blocked_s": pair[0], "hidden_s": pair[1], "baseline_s": baseline(save)}
-            | {key: save[key] for key in ("window", "before", "after")}
+            {"blocked_s": pair[0], "hidden_s": pair[1]} | {key: save[key] for key in ("window", "before", "after")}
             for pair, save in zip(each, counted, strict=True)
         ],
     }
@@ -171,16 +174,22 @@ def row(name: str, lines: MethodLines, calibration: Line, world: int) -> Line:
     return made
 
 
-def _profile(saves: Sequence[Line], blocked: Sequence[float]) -> Line:
-    """Where the step of the save loses its time: in the call, before the update, in a slower forward and backward, and
-    in the rest, which is the update itself waiting on the device."""
+def _profile(saves: Sequence[Line], base: float) -> Line:
+    """Where a save costs what it costs. call_s, wait_s: of the host, for which the device need not wait.
+    slower_gradients_s: forward and backward beside the copy, on the device. slower_by_position_s: the mean excess of
+    each step from the save on, as far as half of the saves had such a step."""
     usual = _median([step for save in saves for step in save["gradients"]])
-    parts = {
+    windows = [save["window"] for save in saves]
+    reach = int(np.median([len(window) for window in windows]))
+    return {
         "call_s": _median([save["call_s"] for save in saves]),
         "wait_s": _median([save["wait_s"] for save in saves]),
         "slower_gradients_s": _median([save["first"]["gradients"] - usual for save in saves]),
+        "gradients_s": usual,
+        "slower_by_position_s": [
+            float(np.mean([window[at] for window in windows if at < len(window)])) - base for at in range(reach)
+        ],
     }
-    return parts | {"gradients_s": usual, "slower_update_s": _median(blocked) - sum(parts.values())}
 
 
 def _memory(lines: MethodLines, world: int) -> Line:

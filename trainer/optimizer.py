@@ -1,4 +1,10 @@
-"""The update: AdamW, its learning rate as a pure function of the step, and gradient clipping. No scheduler state."""
+"""The update: AdamW, its learning rate as a pure function of the step, and gradient clipping. No scheduler state.
+
+Nothing here makes the host wait between backward pass and update: clipping and update are launched together, and the
+device itself leaves the update out if loss or gradient norm are not what they must be. The host reads them afterwards,
+while the device is busy with the update, and launches the next forward pass meanwhile. With a wait before the update
+the device idled there, and for longer while the writer of a save kept the cores busy.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +19,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["build_optimizer", "clip", "learning_rate", "seed_step", "set_learning_rate"]
+__all__ = ["build_optimizer", "clip", "learning_rate", "seed_step", "set_learning_rate", "update"]
 
 
 def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters; weight decay on matrices only (not on norms and biases). Fused on CUDA."""
+    """AdamW over all parameters; weight decay on matrices only (not on norms and biases)."""
     import torch
 
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     training = config.training
-    on_cuda = config.device == "cuda"
     return torch.optim.AdamW(
         [
             {"params": matrices, "weight_decay": training.weight_decay},
@@ -31,8 +36,7 @@ def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
         ],
         lr=learning_rate(config, 1),
         betas=(training.beta1, training.beta2),
-        fused=on_cuda,
-        foreach=not on_cuda,
+        fused=True,  # the only kind that can leave an update out by the word of a tensor
     )
 
 
@@ -54,16 +58,39 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """The same on all ranks. norm: of the gradients over all ranks, before they were clipped. loss: mean over ranks."""
+class Numbers:
+    """norm: of the gradients over all ranks, before they were clipped. loss: mean over ranks. Both the same on all
+    ranks. own_loss: of this rank."""
 
     norm: float
     loss: float
+    own_loss: float
+
+
+class Clipped:
+    """The numbers of a step on their way from the device to the host."""
+
+    def __init__(self, numbers: torch.Tensor) -> None:
+        import torch
+
+        self.numbers = numbers
+        """float64 [3], on the device: norm, loss, own_loss."""
+        self._host = numbers.to("cpu", non_blocking=True)
+        self._arrived: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(torch.cuda.current_stream(numbers.device))
+
+    def read(self) -> Numbers:
+        """Waits until the device has come so far, and not for what was launched behind it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return Numbers(*self._host.tolist())
 
 
 def clip(model: nn.Module, max_norm: float, loss: torch.Tensor | None = None) -> Clipped:
     """Scale gradients so that their norm over all ranks is at most `max_norm`. One collective of two numbers, which
-    also carries `loss`, this rank's (none: 0); reading them waits until the device has caught up.
+    also carries `loss`, this rank's (none: 0).
     """
     import torch
     import torch.distributed as dist
@@ -73,12 +100,22 @@ def clip(model: nn.Module, max_norm: float, loss: torch.Tensor | None = None) ->
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
     squared = get_total_norm(local).square()
-    sums = torch.stack([squared, torch.zeros_like(squared) if loss is None else loss.to(squared.dtype)])
+    own_loss = torch.zeros_like(squared) if loss is None else loss.to(squared.dtype)
+    sums = torch.stack([squared, own_loss])
     world_size = 1
     if dist.is_initialized():
         dist.all_reduce(sums)
         world_size = dist.get_world_size()
     norm = sums[0].sqrt()
     clip_grads_with_norm_(model.parameters(), max_norm, norm)
-    before, total = torch.stack([norm, sums[1]]).tolist()
-    return Clipped(before, total / world_size)
+    return Clipped(torch.stack([norm.double(), sums[1].double() / world_size, own_loss.double()]))
+
+
+def update(optimizer: torch.optim.Optimizer, clipped: Clipped, ceiling: float = math.inf) -> None:
+    """Launch the update; the device leaves it out, and does not count it, if norm or loss are not finite or the loss
+    is above `ceiling`."""
+    norm, loss, _ = clipped.numbers
+    good = norm.isfinite() & loss.isfinite() & (loss <= ceiling)
+    # By this attribute torch's own GradScaler tells a fused optimizer the same.
+    optimizer.found_inf = good.logical_not().float()  # type: ignore[attr-defined]
+    optimizer.step()

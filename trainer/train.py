@@ -122,19 +122,22 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
     passes = config.accumulation_at(identity.world_size)
     for micro in range(passes):
         with survivors.log.span("data", step=step):
-            tokens = parts.dataset.batch(step, identity.rank, identity.world_size, micro=micro).to(parts.device)
+            tokens = parts.dataset.batch(step, identity.rank, identity.world_size, micro=micro)
+            if parts.device.type == "cuda":
+                tokens = tokens.pin_memory()  # else the host waits for the update before it can launch the next step
+            tokens = tokens.to(parts.device, non_blocking=True)
         loss = parts.faults.on_loss(step, loss_of(model, tokens) / passes)
         checkpoints.between()
         torch.autograd.backward(loss)
         losses.append(loss.detach())
+    clipped = optimizers.clip(model, config.training.clip_norm, torch.stack(losses).sum())
     checkpoints.before_update()
-    total = torch.stack(losses).sum()
-    clipped = optimizers.clip(model, config.training.clip_norm, total)  # the device has caught up here
-    if parts.losses.accepts(step, clipped.norm, clipped.loss):
-        optimizer.step()  # on a GPU still under way when a save is launched behind it
+    optimizers.update(optimizer, clipped, parts.losses.ceiling(step))
     optimizer.zero_grad(set_to_none=True)
+    numbers = clipped.read()  # the device may still be at the update, and a save is launched behind it
+    parts.losses.accepts(step, numbers.norm, numbers.loss)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
-    return float(total)
+    return numbers.own_loss
 
 
 def open_agreed_dataset(survivors: Survivors) -> Dataset:

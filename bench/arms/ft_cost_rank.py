@@ -9,6 +9,7 @@ down how long each turn took.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -139,6 +140,9 @@ class _Silent:
 
     def on_loss(self, _step: int, loss: Any) -> Any:
         return loss
+
+    def ceiling(self, *_: Any) -> float:
+        return math.inf
 
     def accepts(self, *_: Any) -> bool:
         return True

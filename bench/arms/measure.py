@@ -18,10 +18,12 @@ SETTLING = 2
 
 @dataclass(frozen=True)
 class Interval:
-    """From one launch of the optimizer's step to the next; a save that is due comes first. Seconds.
+    """From the moment at which the host has the numbers of one step to that of the next; a save that is due comes
+    first. Seconds. The device works behind the host: what a save makes an update wait for shows in the interval after.
 
-    call: in the save call. wait: before the optimizer might run. gradients: forward and backward. durable_at: when all
-    ranks' parts were seen to be durable, counted from the start. done: all work of the save is over.
+    call: in the save call. wait: before the update was launched. gradients: forward and backward, on the device.
+    durable_at: when all ranks' parts were seen to be durable, counted from the start. done: all work of the save is
+    over.
     """
 
     seconds: float

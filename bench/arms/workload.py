@@ -71,22 +71,48 @@ class Workload:
     def step(
         self, before_update: Callable[[], None] = lambda: None, between: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """One step in the order of trainer.train.train_step. Returns the seconds until the gradients were there, and
-        those that `before_update` took. between: called when the forward pass has been launched."""
-        start = time.perf_counter()
+        """One step in the order of trainer.train.train_step. Returns the seconds of forward and backward on the device
+        and those that the host was in `before_update`; the device may still be at the update then. between: called when
+        the forward pass has been launched."""
         self._count += 1
+        gradients = self._stopwatch()
         optimizers.set_learning_rate(self.optimizer, 1e-4)
         loss = loss_of(self.model, self._tokens[self._count % POOL])
         between()
         torch.autograd.backward(loss)
-        float(loss.detach())
-        there = time.perf_counter()
+        clipped = optimizers.clip(self.model, self.config.training.clip_norm, loss.detach())
+        took = gradients()
+        start = time.perf_counter()
         before_update()
-        waited = time.perf_counter() - there
-        optimizers.clip(self.model, self.config.training.clip_norm)
-        self.optimizer.step()
+        waited = time.perf_counter() - start
+        optimizers.update(self.optimizer, clipped)
         self.optimizer.zero_grad(set_to_none=True)
-        return there - start, waited
+        clipped.read()
+        return took(), waited
+
+    def _stopwatch(self) -> Callable[[], Callable[[], float]]:
+        """Start; calling the result stops; calling what that returns, later, gives the seconds: by the device's own
+        clock where there is one, for it runs behind the host."""
+        if not self.spec.cuda:
+            start = time.perf_counter()
+
+            def stop() -> Callable[[], float]:
+                took = time.perf_counter() - start
+                return lambda: took
+
+            return stop
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+
+        def stop_on_device() -> Callable[[], float]:
+            ended.record()
+            return seconds
+
+        def seconds() -> float:
+            ended.synchronize()
+            return float(begun.elapsed_time(ended)) / 1000
+
+        return stop_on_device
 
     def live(self) -> dict[str, torch.Tensor]:
         """Everything that a checkpoint holds, by dotted name."""

@@ -12,7 +12,7 @@ from holdfast.config import RunConfig
 from tests.trainer.conftest import configured
 from tests.trainer.gloo import run_ranks, whole
 from trainer.model import build, loss_of
-from trainer.optimizer import build_optimizer, clip, learning_rate, seed_step, set_learning_rate
+from trainer.optimizer import Clipped, build_optimizer, clip, learning_rate, seed_step, set_learning_rate, update
 
 pytestmark = pytest.mark.gpu
 
@@ -68,8 +68,9 @@ def _bfloat16_steps(rank: int, world_size: int) -> dict[str, Any]:
         set_learning_rate(optimizer, learning_rate(config, step))
         loss = loss_of(model, tokens_of(2).chunk(world_size)[rank].to(device))
         torch.autograd.backward(loss)
-        norm = clip(model, 1.0).norm
-        optimizer.step()
+        clipped = clip(model, 1.0)
+        update(optimizer, clipped)
+        norm = clipped.read().norm
         optimizer.zero_grad()
         losses.append(loss.item())
     seed_step(config, 3, rank)
@@ -105,16 +106,41 @@ def test_bfloat16_training_learns_with_float32_master_weights_and_seeded_dropout
     assert len({result["norm"] for result in results}) == 1
 
 
-def test_forward_and_backward_never_wait_for_the_gpu() -> None:
+def test_a_step_never_waits_for_the_gpu_before_its_update_is_launched() -> None:
     """A value read back in the middle would wait behind the staging copy of a save: the save would cost its whole
-    copy."""
+    copy. And a GPU that waits for the host idles, longer while a writer keeps the cores busy."""
     device = torch.device("cuda", 0)
-    model = build(gpu_config("model.dropout=0"), device)
+    config = gpu_config("model.dropout=0")
+    model = build(config, device)
+    optimizer = build_optimizer(model, config)
     tokens = tokens_of(1).to(device)
-    torch.autograd.backward(loss_of(model, tokens))
+
+    def step() -> Clipped:
+        loss = loss_of(model, tokens)
+        torch.autograd.backward(loss)
+        clipped = clip(model, 1.0, loss.detach())
+        update(optimizer, clipped)
+        return clipped
+
+    step().read()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        torch.autograd.backward(loss_of(model, tokens))
+        clipped = step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert clipped.read().norm > 0
+    assert {float(values["step"]) for values in optimizer.state.values()} == {2.0}
+
+
+def test_a_bad_update_is_left_out_on_the_gpu() -> None:
+    device = torch.device("cuda", 0)
+    config = gpu_config("model.dropout=0")
+    model = build(config, device)
+    optimizer = build_optimizer(model, config)
+    set_learning_rate(optimizer, 0.01)
+    for loss, ceiling, made in ((2.0, 3.0, True), (2.0, 1.0, False), (float("nan"), 3.0, False), (2.0, 3.0, True)):
+        torch.autograd.backward(loss_of(model, tokens_of(1).to(device)))
+        before = model.lm_head.weight.detach().clone()  # type: ignore[operator, union-attr]
+        update(optimizer, Clipped(torch.tensor([1.0, loss, loss], dtype=torch.float64, device=device)), ceiling)
+        assert (not model.lm_head.weight.equal(before)) == made  # type: ignore[operator, union-attr]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import torch
 
 from tests.trainer.conftest import configured
 from tests.trainer.gloo import run_ranks, whole
+from tests.trainer.test_bad_loss import losses as judge_of
 from trainer.model import build, loss_of
-from trainer.optimizer import build_optimizer, clip, learning_rate, seed_step, set_learning_rate
+from trainer.optimizer import Clipped, build_optimizer, clip, learning_rate, seed_step, set_learning_rate, update
 
 CPU = torch.device("cpu")
 
@@ -68,9 +71,10 @@ def _some_steps(rank: int, world_size: int, steps: int) -> dict[str, Any]:
         loss = loss_of(model, tokens)
         torch.autograd.backward(loss)
         clipped = clip(model, 0.5, loss.detach())
-        norms.append(clipped.norm)
-        means.append(clipped.loss)
-        optimizer.step()
+        update(optimizer, clipped)
+        numbers = clipped.read()
+        norms.append(numbers.norm)
+        means.append(numbers.loss)
         left = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -109,3 +113,62 @@ def test_dropout_depends_on_seed_step_and_rank_and_on_nothing_before() -> None:
 
     assert loss(3, 1) == loss(3, 1)
     assert len({loss(3, 1), loss(4, 1), loss(3, 0), loss(3, 1, seed=2)}) == 4
+
+
+def _updates_that_were_made(rank: int, world_size: int, cases: list[tuple[float, float, float]]) -> list[Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    config = configured()
+    model = build(config, CPU, init_device_mesh("cpu", (world_size,)))
+    optimizer = build_optimizer(model, config)
+    set_learning_rate(optimizer, 0.01)
+    seen = []
+    for norm, loss, ceiling in cases:
+        torch.autograd.backward(loss_of(model, torch.zeros(2, 65, dtype=torch.int64)))
+        before = {name: whole(value).clone() for name, value in model.state_dict().items()}
+        update(optimizer, Clipped(torch.tensor([norm, loss, loss], dtype=torch.float64)), ceiling)
+        optimizer.zero_grad()
+        changed = {name for name, value in model.state_dict().items() if not whole(value).equal(before[name])}
+        counts = {float(values["step"]) for values in optimizer.state.values()}
+        moments = [values[key] for values in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+        finite = all(bool(whole(moment).isfinite().all()) for moment in moments)
+        seen.append((len(changed) > 0, sorted(counts), finite))
+    return seen
+
+
+def test_an_update_is_left_out_and_not_counted_where_loss_or_norm_are_not_finite_or_the_loss_is_too_high() -> None:
+    inf, nan = math.inf, math.nan
+    cases = [
+        (1.0, 2.0, inf), (nan, 2.0, inf), (1.0, nan, inf), (inf, 2.0, inf), (1.0, inf, inf), (1.0, 2.0, 2.0),
+        (1.0, math.nextafter(2.0, 3.0), 2.0), (1.0, 2.0, -inf), (1.0, 2.0, 3.0),
+    ]  # fmt: skip
+    made = [True, False, False, False, False, True, False, False, True]
+    counts = [[float(sum(made[: index + 1]))] for index in range(len(made))]
+    expected = [(done, count, True) for done, count in zip(made, counts, strict=True)]
+    for seen in run_ranks(_updates_that_were_made, 2, cases):
+        assert seen == expected
+
+
+def test_device_and_judge_are_of_one_opinion_about_every_loss(tmp_path: Path) -> None:
+    """The device leaves out what the judge calls bad, for values as close to the limit as a double can be."""
+    judge = judge_of(
+        tmp_path,
+        "recovery.on_bad_loss=skip_batch",
+        "recovery.loss_spike_factor=3",
+        "recovery.loss_spike_window_steps=8",
+        "recovery.max_bad_losses=1000",
+    )
+    assert all(judge.accepts(step, 1.0, 0.7 + step / 97) for step in range(1, 9))
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    limit = judge.ceiling(9)
+    values = [limit, math.nextafter(limit, 0), math.nextafter(limit, 9), limit / 2, limit * 2, math.nan, math.inf]
+    opinions = []
+    for step, loss in enumerate(values, start=9):
+        model(torch.ones(1, 2)).sum().backward()
+        before = model.weight.detach().clone()
+        ceiling = judge.ceiling(step)
+        update(optimizer, Clipped(torch.tensor([1.0, loss, loss], dtype=torch.float64)), ceiling)
+        opinions.append((not model.weight.equal(before), judge.accepts(step, 1.0, loss)))
+    assert all(device == host for device, host in opinions)
+    assert {device for device, _ in opinions} == {True, False}

@@ -1,8 +1,9 @@
 """What is done about a step whose loss or gradient cannot be right: not finite, or far above the running median.
 
 All ranks decide alike and without a collective of their own: norm and mean loss come out of the one that clipping makes
-anyway. A bad update is never applied. What was decided is in skipped_batches.json, so that a replay after a restart
-decides the same, and the run stays the same bit for bit.
+anyway. A bad update is never applied: the device leaves it out by `ceiling`, and `accepts` says afterwards what
+happened. What was decided is in skipped_batches.json, so that a replay after a restart decides the same, and the run
+stays the same bit for bit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Skipped:
 
 
 class Losses:
-    """One per attempt, on each rank. `begin` after the restore, then `accepts` in every step, before the update."""
+    """One per attempt, on each rank. `begin` after the restore, then in every step `ceiling` before the update and
+    `accepts` after it."""
 
     def __init__(self, survivors: Survivors, attempt: Attempt) -> None:
         self._limits: Recovery = survivors.config.recovery
@@ -77,25 +79,34 @@ class Losses:
         self._skipped = skipped
         self.window.extend(window)
 
+    def ceiling(self, step: int) -> float:
+        """Largest mean loss with which the update of this step is made, if loss and norm are finite."""
+        if str(step) in self._skipped.why:
+            return -math.inf
+        factor, window = self._limits.loss_spike_factor, self.window
+        if factor is None or len(window) < self._limits.loss_spike_window_steps:
+            return math.inf
+        return factor * median(window)
+
     def accepts(self, step: int, norm: float, loss: float) -> bool:
-        """Whether the update of this step may be made. norm, loss: the same on all ranks. Raises BadLoss, on all ranks
+        """Whether the update of this step was made. norm, loss: the same on all ranks. Raises BadLoss, on all ranks
         alike, where the policy ends the attempt or the run."""
         if str(step) in self._skipped.why:
             self._log.point("batch_skipped", step=step, why=self._skipped.why[str(step)], again=True)
             return False
-        why = self._wrong(norm, loss)
+        why = self._wrong(step, norm, loss)
         if why is None:
             self._remember(step, loss)
             return True
         self._log.point("bad_loss", step=step, why=why, loss=repr(loss), norm=repr(norm))
         return self._answer(step, why)
 
-    def _wrong(self, norm: float, loss: float) -> str | None:
+    def _wrong(self, step: int, norm: float, loss: float) -> str | None:
         if not math.isfinite(loss) or not math.isfinite(norm):
             return f"mean loss {loss:g}, gradient norm {norm:g}"
-        factor, window = self._limits.loss_spike_factor, self.window
-        if factor is None or len(window) < self._limits.loss_spike_window_steps or loss <= factor * median(window):
+        if loss <= self.ceiling(step):
             return None
+        factor, window = self._limits.loss_spike_factor, self.window
         return f"mean loss {loss:g}, above {factor:g} x the median {median(window):g} of the last {len(window)} steps"
 
     def _answer(self, step: int, why: str) -> bool:
