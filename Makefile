@@ -41,7 +41,7 @@ demo: $(READY) ## run the real manifest on this CPU, break it five ways, compare
 bench: $(READY) ## what a save costs, ours beside torch's and NVRx's (two GPUs; ARGS=--cpu tries it out)
 	@$(BIN)/python -m bench.checkpoint $(ARGS)
 
-chaos: $(READY) ## kill training runs at random instants (SEEDS=200), resume them, compare; goes on where it stopped
+chaos: $(READY) ## kill runs at random instants, break whole jobs at random (SEEDS=200 each); goes on where it stopped
 	@$(BIN)/python -m bench.chaos --seeds $(or $(SEEDS),200) $(ARGS)
 
 test: $(READY) ## the tests, without the slow ones

@@ -28,6 +28,7 @@ from bench import json_lines
 from bench.article_job import STOP_S, Ended, Job
 from bench.article_rows import is_whole, result, rows_of, show
 from bench.demo import ROOT
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 
 STEPS = 2000
@@ -78,7 +79,9 @@ def main() -> int:
     end = time.monotonic() + arguments.deadline
     try:
         # All of them before the first: a wrong --set must not show after ten minutes.
-        configs = {arm: config_of(arm, arguments.profile, arguments.set, arguments.steps) for arm in arguments.arms}
+        configs = {
+            arm: config_of(arm, arguments.profile, arguments.overrides, arguments.steps) for arm in arguments.arms
+        }
     except ConfigError as error:
         console.print(str(error), soft_wrap=True, style="red", markup=False)
         return 2
@@ -102,7 +105,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         prog="python -m bench.article", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--profile", default="cpu-demo", help="cpu-demo, or gpu-local")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, in every arm")
+    add_set(parser, "override a key, in every arm")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--count", type=int, default=1, help="rows of each arm")
     parser.add_argument("--steps", type=int, default=STEPS, help="fewer, to try it out: the faults move with them")

@@ -110,7 +110,7 @@ def result(rows: Sequence[dict[str, Any]], config: RunConfig, arguments: argpars
         "about": ABOUT + CPU * (config.device == "cpu"),
         **machine(config),
         "profile": arguments.profile,
-        "overrides": list(arguments.set),
+        "overrides": list(arguments.overrides),
         "step_s": config.training.min_step_s,
         "save_every_steps": config.checkpoint.interval_steps,
         "faults": [fault.model_dump(mode="json", include={"kind", "step", "rank"}) for fault in config.faults],

@@ -25,7 +25,7 @@ from bench import record
 from bench.checkpoint_memory import Sampler, touch
 from bench.checkpoint_processes import Ended, run_ranks
 from bench.checkpoint_results import Raw, fold
-from bench.checkpoint_spec import CALIBRATE, METHODS, WRITE, Spec
+from bench.checkpoint_spec import CALIBRATE, METHODS, MICRO_BATCH, PROFILE, WRITE, Spec
 from bench.demo import ROOT
 
 CODE = ("holdfast", "trainer", "bench/arms", *(f"bench/checkpoint{part}.py" for part in ("", "_spec", "_processes")))
@@ -67,7 +67,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--gpus", type=int, default=2, help="ranks, one per GPU")
     where.add_argument("--cpu", action="store_true", help="two gloo ranks and a tiny model; tries the bench out")
-    parser.add_argument("--arms", help=f"comma-separated: {', '.join([WRITE, *METHODS])} (default: all)")
+    parser.add_argument("--arms", help=f"comma-separated: {', '.join([WRITE, PROFILE, *METHODS])} (default: all)")
     parser.add_argument("--target", type=Path, help="folder to save into (default: a new one in /dev/shm)")
     parser.add_argument("--saves", type=int, help="saves per arm instead of each method's own number")
     parser.add_argument("--block", type=int, default=6, help="steps without a save before and after each save")
@@ -81,7 +81,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="size of the model")
     arguments = parser.parse_args(words)
     arguments.raw = (arguments.raw or arguments.out.with_suffix(".jsonl")).absolute()
-    known = [WRITE, *METHODS]
+    known = [WRITE, *[PROFILE] * (not arguments.cpu), *METHODS]
     arguments.arms = known if arguments.arms is None else arguments.arms.split(",")
     if unknown := sorted(set(arguments.arms) - set(known)):
         parser.error(f"--arms: there is no {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -150,11 +150,14 @@ class Bench:
             shard = int(self._arguments.write_mib * 2**20 if self._arguments.write_mib else calibration["shard_bytes"])
             self._start(replace(self._base, arm=WRITE, method=WRITE, shard_bytes=shard))
             return
+        if name == PROFILE:
+            self._start(replace(self._base, arm=PROFILE, method=PROFILE, micro_batch=calibration["micro_batch"]))
+            return
         method = METHODS[name]
         if method.needs_cuda and self._arguments.cpu:
             self._note("skipped", name, reason="NVRx waits for a CUDA device in every save")
             return
-        batch = calibration["short_micro_batch" if method.short else "micro_batch"]
+        batch = calibration[MICRO_BATCH[method.step]]
         saves = self._arguments.saves or method.saves
         self._start(replace(self._base, arm=method.arm or name, method=name, saves=saves, micro_batch=batch))
 

@@ -14,6 +14,7 @@ KEPT = ROOT / "bench" / "results" / "h200x2" / "checkpoint.json"
 WORDS = {
     "holdfast": "**Holdfast**",
     "holdfast_short_step": "**Holdfast**, at a step shorter than the copy",
+    "holdfast_tight_step": "**Holdfast**, at a step that the copy just fits into",
     "nvrx_dcp": "NVRx, its writer of DCP checkpoints (plan, metadata and handles cached, processes started ahead)",
     "nvrx_torch": "NVRx, `TorchAsyncCheckpoint` of local shards",
     "dcp_async_thread": "torch DCP, `async_save` by a thread, pinned buffers kept",
@@ -122,6 +123,8 @@ def verdicts(result: dict[str, Any]) -> list[str]:
             f"does not fit under forward and backward ({ms(short['gradients_s'])}), so no overlap can cost less than "
             f"{ms(short['bound_s'])}."
         )
+    if profile := result.get("profile"):
+        said.append(_why(profile))
     if write := result["write"]:
         said.append(
             f"The background write of all ranks reaches {write['ours_gb_s']:.2f} GB/s, plain threads with the same "
@@ -153,6 +156,18 @@ def _ours(row: dict[str, Any]) -> list[str]:
             "less than that is noise."
         )
     return said
+
+
+def _why(profile: dict[str, dict[str, float]]) -> str:
+    """Where the step of a save loses its time, by the traces of some with and some without one."""
+    quiet, save = profile["quiet"], profile["save"]
+    more = {key: 1000 * (save.get(key, 0.0) - quiet.get(key, 0.0)) for key in {*quiet, *save}}
+    return (
+        f"Where it goes, by traces of the device (which themselves slow it down): beside the copy "
+        f"({ms(save['copy_to_host'])}) matrix products run {more['gemm']:.1f} ms longer "
+        f"({more['gemm'] / 10 / quiet['gemm']:.1f}%), attention {more.get('attention', 0.0):.1f} ms, kernels bound by "
+        f"memory {more['memory_bound']:.1f} ms, and the stream of the model idles {more['idle_s']:.1f} ms longer."
+    )
 
 
 def _met(met: bool, goal: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.checkpoint_spec import CALIBRATE, METHODS, WRITE
+from bench.checkpoint_spec import CALIBRATE, METHODS, MICRO_BATCH, PROFILE, WRITE
 
 Line = dict[str, Any]
 DRAWS = 10_000
@@ -43,6 +43,7 @@ class Raw:
     def __init__(self, lines: Iterable[Line]) -> None:
         self.calibration: Line | None = None
         self.write: Line | None = None
+        self.profile: Line | None = None
         self.runs: list[Line] = []
         self.by_method: dict[str, dict[str, MethodLines]] = {}
         for line in lines:
@@ -66,6 +67,8 @@ class Raw:
             self.calibration = line
         elif kind == "write":
             self.write = line
+        elif kind == "profile":
+            self.profile = line
         elif kind == "run":
             self.runs.append(line)
         elif name:
@@ -90,7 +93,7 @@ class Raw:
     def finished(self) -> set[str]:
         """Methods that need not run again."""
         done = {name for name, runs in self.by_method.items() if any(run.end or run.skipped for run in runs.values())}
-        return done | ({WRITE} if self.write else set())
+        return done | ({WRITE} if self.write else set()) | ({PROFILE} if self.profile else set())
 
     def best(self, name: str) -> MethodLines:
         """The run of a method that got furthest."""
@@ -167,7 +170,7 @@ def row(name: str, lines: MethodLines, calibration: Line, world: int) -> Line:
             for pair, save in zip(each, counted, strict=True)
         ],
     }
-    if method.short:
+    if method.step == "short":
         made["bound_s"] = max(0.0, calibration["copy_s"] - made["gradients_s"])
     if not lines.end:
         made["incomplete"] = lines.error or "its end was not reached"
@@ -218,7 +221,7 @@ def fold(raw: Raw) -> Line:
         return {"rows": [{"method": CALIBRATE, "error": errors[-1] if errors else "it has not run"}]}
     machine = raw.runs[-1]
     rows = [row(name, raw.best(name), calibration, machine["world"]) for name in METHODS if name in raw.by_method]
-    long = [one["step_s"] for one in rows if "step_s" in one and not METHODS[one["method"]].short]
+    long = [one["step_s"] for one in rows if "step_s" in one and METHODS[one["method"]].step == "long"]
     return {
         "hardware": machine["hardware"] | {"gpus": calibration["gpus"][: machine["world"]]},
         "versions": calibration["versions"],
@@ -228,13 +231,17 @@ def fold(raw: Raw) -> Line:
         "block": machine["block"],
         "ranks": machine["world"],
         "model": machine["model"] | {"parameters": calibration["parameters"]},
-        "batch": {key: calibration[key] for key in ("micro_batch", "short_micro_batch")},
+        "batch": {key: calibration[key] for key in MICRO_BATCH.values()},
         "step_s": _median(long) if long else calibration["step_s"],
         "shard_bytes": calibration["shard_bytes"],
         "copy_gb_s": calibration["copy_gb_s"],
         "copy_s": calibration["copy_s"],
         "rows": rows,
-        "write": {key: value for key, value in raw.write.items() if key not in ("kind", "method", "run", "at")}
-        if raw.write
-        else None,
+        "write": _content(raw.write),
+        "profile": _content(raw.profile),
     }
+
+
+def _content(line: Line | None) -> Line | None:
+    """What a line says beside where it comes from."""
+    return line and {key: value for key, value in line.items() if key not in ("kind", "method", "run", "at")}

@@ -26,6 +26,7 @@ from holdfast.goodput.reader import read_run
 from holdfast.goodput.report import console_for_report, print_buckets
 from holdfast.local import RunFolder, RunnerOptions
 from holdfast.report.page import html_page, write_page
+from holdfast.report.planned import what_if_of
 from holdfast.report.run import ReportedRun, reported_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +97,9 @@ def conclude(out: Path, config: RunConfig, console: Console, wall_s: float) -> i
     }
     (out / "summary.json").write_text(json.dumps(summary, indent=1))
     report = out / "report.html"
-    write_page(report, html_page(runs, title="Holdfast demo: broken in five ways, and in peace"))
+    write_page(
+        report, html_page(runs, title="Holdfast demo: broken in five ways, and in peace", what_if=what_if_of(runs))
+    )
     problems = problems_of(faults, comparison)
     show(console, faults, ledger, comparison, problems)
     console.print(

@@ -13,12 +13,21 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench import checkpoint_page, kills_page, ledger_page, record, scale_page
+from bench import (
+    article_page,
+    checkpoint_page,
+    faults_page,
+    kills_page,
+    ledger_page,
+    node_page,
+    record,
+    scale_page,
+    timeouts_page,
+)
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
 from bench.record import Measured
 from holdfast.commands.check import summary as profile_summary
 from holdfast.config import ConfigError, load_profile, profile_names
-from holdfast.config.fields import meaning
 from holdfast.goodput.attempts import IN_JOB, IN_PROCESS, NODE
 from holdfast.goodput.failures import PARTS, Recovery
 from holdfast.goodput.report import heading, seconds, title
@@ -40,17 +49,6 @@ DOING = {
 }
 """What has happened when a part of a restart ends."""
 
-TIMEOUTS = (
-    "first_section_timeout_s", "init_section_timeout_s", "restore_section_timeout_s", "step_section_timeout_s",
-    "checkpoint_section_timeout_s", "out_of_section_timeout_s", "workload_check_interval_s", "process_group_timeout_s",
-    "in_process_interval_s", "in_process_soft_timeout_s", "in_process_hard_timeout_s", "in_process_barrier_timeout_s",
-    "step_timeout_floor_s", "unfit_wait_s", "spare_check_interval_s", "max_lost_s",
-    "in_process_heartbeat_timeout_s", "workers_stop_timeout_s", "standby_wait_s", "term_timeout_s", "leave_before_s",
-    "join_timeout_s", "owner_lease_s", "shrink_after_s", "grow_after_s", "rejoin_timeout_s",
-)  # fmt: skip
-"""Fields of `recovery` that are limits, in the order in which a run meets them."""
-_ELSEWHERE = ("checkpoint.persist_timeout_s", "cluster.grace_period_s")
-_SHOWN = ("cpu-demo", "gpu-local", "llama3-8b-p5x8")
 CHARACTER_S = 0.1
 """What a character of the picture of a restart stands for."""
 SMALL = 0.01
@@ -194,19 +192,6 @@ def _waterfall(recovery: Recovery) -> str:
     return "\n".join([f"{'':<10} {'':>7}  {scale}".rstrip(), *lines])
 
 
-def timeouts(_: Measured, __: Path) -> str:
-    """Every limit with its meaning and its value in some profiles."""
-    configs = [load_profile(name) for name in _SHOWN]
-    keys = [*(f"recovery.{name}" for name in TIMEOUTS), *_ELSEWHERE]
-    rows = []
-    for key in keys:
-        section, name = key.split(".")
-        values = [getattr(getattr(c, section), name) for c in configs]
-        shown = ["none" if value is None else f"{value:g}" for value in values]
-        rows.append([f"`{key}`", meaning((section, name)), *shown])
-    return table(("key", "what it limits", *(f"<{name}" for name in _SHOWN)), rows)
-
-
 def buckets(_: Measured, __: Path) -> str:
     """Every bucket and its meaning."""
     rows = [(bucket, means, GOOGLE_NAMES[bucket] or "-") for bucket, means in BUCKETS.items()]
@@ -244,12 +229,21 @@ BLOCKS: Mapping[str, Block] = {
     "demo": demo,
     "layers": layers,
     "breakdown": breakdown,
-    "timeouts": timeouts,
+    "timeouts": lambda *_: timeouts_page.timeouts(table),
     "buckets": buckets,
     "profiles": profiles,
     "save-cost": save_cost,
     "save-cost-headline": save_cost_headline,
     "kills": lambda _, folder: kills_page.headline(folder),
+    "schedules": lambda _, folder: kills_page.schedules_headline(folder),
+    "article": lambda _, folder: article_page.faults(folder, table),
+    "ft-cost": lambda _, folder: article_page.cost(folder),
+    "node-recovery": lambda _, folder: node_page.lost_nodes(folder, table),
+    "prediction": lambda _, folder: node_page.predicted(folder),
+    "fault-phases": lambda *_: faults_page.phases_table(),
+    "fault-kinds": lambda *_: faults_page.kinds_table(),
+    "fault-detectors": lambda *_: faults_page.detectors_table(),
+    "fault-refusals": lambda *_: faults_page.refusals_table(),
     "ledger-scale": lambda _, folder: ledger_page.headline(folder),
 }
 

@@ -27,6 +27,7 @@ from bench.demo import ROOT
 from bench.ft_cost_processes import Died, Sides
 from bench.ft_cost_results import CODE, pairs_of, result, show
 from bench.record import commit
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 
 COMMON = (
@@ -71,7 +72,7 @@ def main() -> int:
     console = Console(width=150)
     end = time.monotonic() + arguments.deadline - END_S
     try:
-        config = config_of(arguments.profile, arguments.set)
+        config = config_of(arguments.profile, arguments.overrides)
     except ConfigError as error:
         console.print(str(error), soft_wrap=True, style="red", markup=False)
         return 2
@@ -100,7 +101,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         prog="python -m bench.ft_cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--profile", default="cpu-demo", help="cpu-demo, or gpu-local")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, on both sides")
+    add_set(parser, "override a key, on both sides")
     parser.add_argument("--pairs", type=int, default=40, help="turns of each side")
     parser.add_argument("--steps", type=int, default=15, help="steps of a turn that count")
     parser.add_argument("--settle", type=int, default=3, help="steps of a turn before them")

@@ -84,7 +84,7 @@ def result(pairs: Sequence[Pair], config: RunConfig, arguments: argparse.Namespa
         **machine(config),
         "commit": arguments.commit,
         "profile": arguments.profile,
-        "overrides": list(arguments.set),
+        "overrides": list(arguments.overrides),
         "ranks": config.world_size,
         "pairs": len(pairs),
         "steps": sum(pair.steps for pair in pairs),

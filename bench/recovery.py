@@ -24,6 +24,7 @@ from rich.console import Console
 
 from bench.demo import ROOT
 from bench.recovery_records import Sample, WorkFile, about, fold, show
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 from holdfast.goodput.failures import Recovery
 from holdfast.goodput.ledger import account
@@ -102,7 +103,7 @@ def main() -> int:
     except ConfigError as error:
         console.print(str(error), soft_wrap=True, style="red")
         return 2
-    result = about(arguments.profile, arguments.set) | {"rows": fold(work.samples)}
+    result = about(arguments.profile, arguments.overrides) | {"rows": fold(work.samples)}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result["rows"], console)
@@ -114,7 +115,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
     parser.add_argument("--profile", default="cpu-demo", help="cpu-demo, or gpu-local")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, in every arm")
+    add_set(parser, "override a key, in every arm")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="what is broken")
     parser.add_argument("--count", type=int, default=6, help="recoveries of each kind in each arm")
@@ -149,7 +150,7 @@ def next_plan(work: WorkFile, arguments: argparse.Namespace) -> Plan | None:
 
 def run(plan: Plan, arguments: argparse.Namespace, work: WorkFile, deadline: float, console: Console) -> None:
     """Run one job, or as much of it as there is time for, and keep its recoveries."""
-    config = plan.config(arguments.profile, arguments.set)
+    config = plan.config(arguments.profile, arguments.overrides)
     folder = arguments.raw.parent / "job"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

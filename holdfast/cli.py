@@ -23,6 +23,7 @@ COMMANDS = {
     "status": "what a run directory holds: owner, progress, checkpoints",
     "report": "where the time of a run went",
     "checkpoint": "list, verify and export what a run has saved",
+    "data": "tokenize data ahead of training",
 }
 """In the order of `holdfast --help`. Each is holdfast/commands/<name>.py."""
 

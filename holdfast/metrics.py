@@ -91,6 +91,12 @@ RESTARTS = Metric(
     "Restarts that led to this attempt, by layer. in_process counts in a process, in_job in a generation.",
     (LAYER,),
 )
+STRAGGLER_SECONDS = Metric(
+    "holdfast_straggler_seconds",
+    "gauge",
+    "rank",
+    "Time of every step in which others wait for this rank. Rank 0 tells it, of each rank that it has named as slow.",
+)
 WORLD_SIZE = Metric("holdfast_world_size", "gauge", "control", "Ranks of the present generation.")
 GOODPUT = Metric(
     "holdfast_goodput_ratio",
@@ -117,6 +123,7 @@ ACCOUNTING_FAILURES = Metric(
 METRICS = (
     STEP, STEPS_PLANNED, STEP_SECONDS, STEP_TIME, DATA_SECONDS, TOKENS, MFU, LOSS, NONFINITE_LOSSES, LEARNING_RATE,
     SAVE_INTERVAL, BLOCKED_SECONDS, SAVE_FAILURES, COMMITTED_STEP, COMMIT_TIME, RESTARTS,
+    STRAGGLER_SECONDS,
     WORLD_SIZE, GOODPUT, WALL_SECONDS, BUCKET_SECONDS, GOODPUT_TIME, ACCOUNTING_FAILURES,
 )  # fmt: skip
 """Those of the ranks, then those of the control pod."""

@@ -6,7 +6,8 @@ HOLDFAST_OUTPUTS  what `cdk deploy` has written; by default cdk-outputs.json her
                   end of a Capacity Block becomes cluster.capacity_ends_at, unless the config has one
 HOLDFAST_DIST     output root instead of dist/ of the repository; under `cdk8s synth` it is the CLI's own output folder
 
-job/ is what starts training. platform/ is what `cdk deploy` applies by itself unless aws.apply_manifests is false.
+job/ is what starts training; data/, where the config has data.prepare, makes its tokens before. platform/ is what
+`cdk deploy` applies by itself unless aws.apply_manifests is false.
 Prints one path per file, and a line on standard error about what is left out. Bad input, or a manifest that breaks a
 rule, ends with exit code 2 and nothing written.
 """
@@ -52,7 +53,7 @@ def main(environ: Mapping[str, str]) -> int:
 def synthesize(config: RunConfig, profile: str, environ: Mapping[str, str]) -> list[Path]:
     """Write platform/ and job/; their paths. Raises ConfigError."""
     # Not before: cdk8s starts Node when it is imported.
-    from k8s import job, output, outputs, rules
+    from k8s import data_job, job, output, outputs, rules
     from k8s.charts import rendered
     from k8s.platform import platform_charts
     from k8s.readme import platform_readme
@@ -64,7 +65,8 @@ def synthesize(config: RunConfig, profile: str, environ: Mapping[str, str]) -> l
         config = ending_at(config, deployed.capacity_ends_at)
     platform = rendered(platform_charts(config, file_system=deployed.file_system).values())
     objects = job.manifests(config)
-    if problems := rules.check([*platform.values(), *objects.values()]):
+    data = data_job.manifests(config)
+    if problems := rules.check([*platform.values(), *objects.values(), *data.values()]):
         raise ConfigError(problems, source=f"profile {profile}")
     if deployed.why:
         print(f"platform/ has no storage: {deployed.why}", file=sys.stderr)
@@ -77,6 +79,8 @@ def synthesize(config: RunConfig, profile: str, environ: Mapping[str, str]) -> l
         print(f"image = {config.image!r}: no node can pull it. {fix}", file=sys.stderr)
     folder = output_root(environ) / Path(profile).stem
     written = output.write(platform, folder / "platform", platform_readme(config, left_out=deployed.why))
+    if data or (folder / "data").exists():
+        written += output.write(data, folder / "data")
     return written + output.write(objects, folder / "job")
 
 

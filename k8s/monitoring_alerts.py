@@ -5,6 +5,7 @@ Every expression keeps the label `run`, and every alert has a section of its nam
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from holdfast import metrics as m
@@ -66,10 +67,15 @@ def _steps(config: RunConfig) -> str:
 
 def _no_progress(config: RunConfig) -> Alert:
     limit = config.metrics.alert_no_progress_s
+    since = f"{math.ceil(limit)}s"
     return Alert(
         "HoldfastNoProgress",
         CRITICAL,
-        f"time() - max by (run) ({_of(m.STEP_TIME, config)}) > {limit:g}",
+        # The second part: before its first step a process says when it began, which is never long ago where processes
+        # crash soon and begin again. None of those within the limit has finished a step, and there was one before it.
+        f"time() - max by (run) ({_of(m.STEP_TIME, config)}) > {limit:g}"
+        f" or (sum by (run) (max_over_time({_steps(config)}[{since}])) == 0) + {limit:g}"
+        f" and sum by (run) (count_over_time({_steps(config)}[5m] offset {since})) > 0",
         "1m",
         "Run {{ $labels.run }} has finished no step for {{ $value | humanizeDuration }}",
     )

@@ -97,8 +97,12 @@ COURSES = (
         ),
     ),
     Panel(
-        "Step time, spread between ranks", "timeseries", "s", (m.STEP_SECONDS,),
-        (Query(f"max({_STEP_S}) - min({_STEP_S})", "slowest - fastest"), Query(f"topk(5, {_STEP_S})", "rank {{rank}}")),
+        "Step time, spread between ranks", "timeseries", "s", (m.STEP_SECONDS, m.STRAGGLER_SECONDS),
+        (
+            Query(f"max({_STEP_S}) - min({_STEP_S})", "slowest - fastest"),
+            Query(f"topk(5, {_STEP_S})", "rank {{rank}}"),
+            Query(f"max by (rank) ({_of(m.STRAGGLER_SECONDS)})", "others wait for rank {{rank}}"),
+        ),
     ),
     Panel("Tokens per second", "timeseries", "short", (m.TOKENS,), (Query(f"sum({_rate(m.TOKENS)})", "all ranks"),)),
     Panel(

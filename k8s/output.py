@@ -13,7 +13,7 @@ from holdfast.config import ConfigError, Problem
 
 _ORDER = {
     "Namespace": 0, "PriorityClass": 0, "ConfigMap": 1, "NetworkPolicy": 1, "PersistentVolume": 1, "ServiceAccount": 1,
-    "StorageClass": 1, "DaemonSet": 2, "PersistentVolumeClaim": 2, "PodDisruptionBudget": 2, "JobSet": 3,
+    "StorageClass": 1, "DaemonSet": 2, "Job": 3, "PersistentVolumeClaim": 2, "PodDisruptionBudget": 2, "JobSet": 3,
     "PodMonitor": 1, "PrometheusRule": 1,
 }  # fmt: skip
 """First digit of the file name: `kubectl apply -f <folder>` goes by name, and pods need the objects before them."""

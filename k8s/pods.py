@@ -18,8 +18,8 @@ NETWORK_LAYER = "topology.k8s.aws/network-node-layer-3"
 """EKS node label: nodes with equal values share the network layer next to them."""
 CONTROL_GRACE_S = 30
 """At least; nvrx-control ends within seconds of SIGTERM and has nothing to save."""
-CONTROL_MEMORY = "2Gi"
-"""nvrx-control and its supervisor each import torch (about 0.4 GiB)."""
+CONTROL_MEMORY_MIB = 848
+"""nvrx-control and its supervisor each import torch (about 0.4 GiB). The accounting of goodput comes on top."""
 
 
 def worker_pod(config: RunConfig, job: str) -> Manifest:
@@ -46,9 +46,11 @@ def worker_pod(config: RunConfig, job: str) -> Manifest:
 
 def control_pod(config: RunConfig, job: str) -> Manifest:
     """Pod template of the CPU pod that holds the rendezvous store. `job` is the JobSet's name."""
+    mib = CONTROL_MEMORY_MIB + config.metrics.goodput_memory_mib
+    memory = f"{mib}Mi" if mib % 1024 else f"{mib // 1024}Gi"
     container = _container(config, job, "control") | {
         "ports": [{"name": names.STORE_PORT_NAME, "containerPort": names.STORE_PORT}, *_control_metrics_port(config)],
-        "resources": {"requests": {"cpu": "1", "memory": CONTROL_MEMORY}, "limits": {"memory": CONTROL_MEMORY}},
+        "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": memory}},
         # Workers start when the store listens. A bare connect does not disturb it.
         "readinessProbe": {"tcpSocket": {"port": names.STORE_PORT}, "periodSeconds": 2},
     }

@@ -30,6 +30,7 @@ PACKAGES = {
         "grpc",
         "safetensors",
         "huggingface_hub",
+        "pyarrow",
     },
     "bench": {"bench", "holdfast", "rich", "yaml", "numpy"},
     # Processes of its own, which bench starts and never imports: what they compare is torch's and NVRx's.
@@ -51,6 +52,7 @@ ROOMS = {
     "holdfast.leases": {"holdfast.config"},
     "holdfast.terminal": {"holdfast.config", "holdfast.run_directory"},
     "holdfast.last_failure": {"holdfast.config", "holdfast.run_directory"},
+    "holdfast.faults": {"holdfast.faults", "holdfast.config"},
     "holdfast.goodput": {"holdfast.goodput", "holdfast.config", "holdfast.run_directory"},
     # plotly, its plotting library, is in no training image: only the command that writes a page imports it.
     "holdfast.report": {"holdfast.report", "holdfast.goodput", "holdfast.config", "holdfast.run_directory"},

@@ -199,6 +199,8 @@ def leave(code: int) -> NoReturn:
 if __name__ == "__main__":
     try:
         exit_code = main()
+    except SystemExit as end:  # of argparse: help, or words that it does not know
+        exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001  the interpreter would print it too, and then might never end
         traceback.print_exc()
         exit_code = 1

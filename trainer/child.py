@@ -68,10 +68,11 @@ class Child:
 
     def _pass_on(self, on_line: Callable[[str], None]) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            on_line(line)
+        with self._process.stdout as output:
+            for line in output:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+                on_line(line)
 
     def code(self) -> int | None:
         """Exit code (negative: signal), or None while it runs."""

@@ -31,6 +31,7 @@ _OF_EVERY_RANK = (
     "trainer.optimizer",
     "trainer.urgent",
     "trainer.data",
+    "trainer.evaluation",
     "trainer.checkpoint.checkpoints",
     "trainer.checkpoint.near",
     "trainer.checkpoint.writer",

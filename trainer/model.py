@@ -48,14 +48,21 @@ def build(
     return model.train()
 
 
-def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+def loss_of(model: nn.Module, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
     """Mean cross entropy of predicting each next token, a float32 scalar.
 
-    tokens: int64 [samples, sequence_length + 1], on the model's device.
+    tokens: int64 [samples, sequence_length + 1], on the model's device. positions: int64 [samples, sequence_length], of
+    each input token within its document (trainer/data/documents.py): attention then stays within documents. It takes a
+    mask of sequence_length squared bytes per sample.
     """
     from torch.nn import functional
 
-    logits: torch.Tensor = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    packed = {}
+    if positions is not None:
+        from trainer.data.documents import attention_mask
+
+        packed = {"position_ids": positions, "attention_mask": attention_mask(positions)}
+    logits: torch.Tensor = model(input_ids=tokens[:, :-1], use_cache=False, **packed).logits
     return functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
 

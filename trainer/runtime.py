@@ -95,6 +95,10 @@ def process_group(config: RunConfig, identity: Identity, attempt: Attempt, log: 
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     timeout = timedelta(seconds=config.recovery.process_group_timeout_s)
     backend = "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl"
+    if not dist.is_initialized():
+        # torch names groups by a counter, which only destroying a group resets. One that never came about, since a peer
+        # failed before it, leaves it ahead: this rank and that peer would wait for one another under different names.
+        dist.distributed_c10d._world.group_count = 0
     if identity.store:
         host, _, port = identity.store.rpartition(":")
         # multi_tenant stays False: True would make every rank of a process share one connection between attempts.

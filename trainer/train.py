@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.stage import Stage
     from trainer.checkpoint.writer import Writer
     from trainer.data import Dataset
+    from trainer.stragglers.own_time import OwnTime
 
 
 @dataclass
@@ -41,6 +42,11 @@ class Survivors:
     """The same for the local tier, where there is one."""
     step: int = 0
     """Last step that this process finished or began; names the place of a failure."""
+    faults: Faults = field(init=False)
+    """What is broken on purpose."""
+
+    def __post_init__(self) -> None:
+        self.faults = Faults(self.config.faults, self.run, self.identity.rank, self.log, lambda: self.writer.pid)
 
 
 def train(attempt: Attempt, survivors: Survivors) -> None:
@@ -48,30 +54,39 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
     ranks were asked to leave before.
     """
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.distributed_c10d import _get_default_store
 
+    from trainer import evaluation
     from trainer import optimizer as optimizers
     from trainer.checkpoint import Checkpoints
     from trainer.model import build
+    from trainer.parallel import blocks
+    from trainer.stragglers.exchange import Stragglers
+    from trainer.stragglers.own_time import OwnTime
     from trainer.urgent import Urgent
 
     config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
+    faults = survivors.faults
     pulse.restart()
     survivors.step = 0
     survivors.stage.forget()
     if survivors.local is not None:
         survivors.local.stage.forget()
     device = device_of(config, identity.local_rank)
-    with process_group(config, identity, attempt, log):
+    faults.strike("start_up")
+    with process_group(config, faults.resolved(identity), attempt, log):
         with log.span("build"):
             mesh = init_device_mesh(device.type, (identity.world_size,))
             model = build(config, device, mesh)
             optimizer = optimizers.build_optimizer(model, config)
         with log.span("data_open"):
             dataset = open_agreed_dataset(survivors)
-        faults = Faults(config.faults, survivors.run, identity.rank, log)
         checkpoints = Checkpoints(survivors, attempt, model, optimizer, dataset.fingerprint)
-        parts = Parts(model, optimizer, dataset, checkpoints, faults, Losses(survivors, attempt), device)
+        own = OwnTime(blocks(model), device)
+        parts = Parts(model, optimizer, dataset, checkpoints, faults, Losses(survivors, attempt), device, own)
+        stragglers = Stragglers(config, identity, log, _get_default_store())
         with pulse.section(names.SECTION_RESTORE):
+            faults.strike("restore")
             first = checkpoints.restore() + 1
             parts.losses.begin(first - 1)
         survivors.step = first - 1
@@ -81,11 +96,14 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
                 # The first steps build what later ones reuse (lazy initialization, compilation): init's limit.
                 warm = step - first >= config.recovery.warmup_steps
                 section = names.SECTION_STEP if warm else names.SECTION_INIT
-                with pulse.section(section), log.span("step", step=step) as span:
-                    faults.strike_if_due(step)
+                with pulse.section(section), log.span("step", step=step) as span, own.step():
+                    faults.strike("forward", step)
                     span["loss"] = train_step(step, survivors, parts)
                 if step == first:
                     log.point("first_step", step=step)
+                if warm:
+                    stragglers.after_step(step, own.last)
+                evaluation.after_step(step, survivors, model, dataset, device)
                 with pulse.section(names.SECTION_CHECKPOINT):
                     checkpoints.after_step(step)
                     urgent.after_step(step)
@@ -104,6 +122,7 @@ class Parts:
     faults: Faults
     losses: Losses
     device: torch.device
+    own: OwnTime
 
 
 def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
@@ -114,7 +133,7 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
     from trainer.model import loss_of
 
     config, identity = survivors.config, survivors.identity
-    model, optimizer, checkpoints = parts.model, parts.optimizer, parts.checkpoints
+    model, optimizer, checkpoints, own = parts.model, parts.optimizer, parts.checkpoints, parts.own
     start = time.monotonic()
     optimizers.seed_step(config, step, identity.rank)
     optimizers.set_learning_rate(optimizer, optimizers.learning_rate(config, step))
@@ -122,22 +141,35 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
     passes = config.accumulation_at(identity.world_size)
     for micro in range(passes):
         with survivors.log.span("data", step=step):
-            tokens = parts.dataset.batch(step, identity.rank, identity.world_size, micro=micro)
-            if parts.device.type == "cuda":
-                tokens = tokens.pin_memory()  # else the host waits for the update before it can launch the next step
-            tokens = tokens.to(parts.device, non_blocking=True)
-        loss = parts.faults.on_loss(step, loss_of(model, tokens) / passes)
-        checkpoints.between()
-        torch.autograd.backward(loss)
+            tokens = on_device(parts.dataset.batch(step, identity.rank, identity.world_size, micro=micro), parts.device)
+            positions = parts.dataset.positions(step, identity.rank, identity.world_size, micro=micro)
+            positions = None if positions is None else on_device(positions, parts.device)
+        with own.apart():
+            loss = loss_of(model, tokens, positions) / passes
+        loss = parts.faults.on_loss(step, loss)
+        with own.apart():
+            checkpoints.between()
+            torch.autograd.backward(loss)
         losses.append(loss.detach())
-    clipped = optimizers.clip(model, config.training.clip_norm, torch.stack(losses).sum())
-    checkpoints.before_update()
+    parts.faults.strike("collective", step)
+    with own.apart():
+        clipped = optimizers.clip(model, config.training.clip_norm, torch.stack(losses).sum())
+        checkpoints.before_update()
+    parts.faults.strike("optimizer", step)
     optimizers.update(optimizer, clipped, parts.losses.ceiling(step))
     optimizer.zero_grad(set_to_none=True)
-    numbers = clipped.read()  # the device may still be at the update, and a save is launched behind it
+    with own.apart():
+        numbers = clipped.read()  # the device may still be at the update, and a save is launched behind it
     parts.losses.accepts(step, numbers.norm, numbers.loss)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
     return numbers.own_loss
+
+
+def on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Values of the host on the device, without a wait of the host."""
+    if device.type == "cuda":
+        values = values.pin_memory()  # else the host waits for the update before it can launch the next step
+    return values.to(device, non_blocking=True)
 
 
 def open_agreed_dataset(survivors: Survivors) -> Dataset:

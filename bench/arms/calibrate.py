@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bench.arms.workload import Workload
-from bench.checkpoint_spec import SHORT_OVER_COPY, STEP_OVER_COPY
+from bench.checkpoint_spec import SHORT_OVER_COPY, STEP_OVER_COPY, TIGHT_OVER_COPY
 
 COPIED = 1 << 30
 COPIES = 8
@@ -27,6 +27,7 @@ def calibrate(work: Workload) -> dict[str, Any]:
     bytes_ = max(_gather(work, work.shard_bytes()))
     copy_s = bytes_ / bandwidth
     long, long_s = batch_for(work, STEP_OVER_COPY * copy_s) if work.spec.cuda else (1, step_seconds(work, 1))
+    tight, tight_s = batch_for(work, TIGHT_OVER_COPY * copy_s) if work.spec.cuda else (1, long_s)
     short, short_s = batch_for(work, SHORT_OVER_COPY * copy_s, at_least=False) if work.spec.cuda else (1, long_s)
     return {
         "copy_gb_s": bandwidth / 1e9,
@@ -34,6 +35,8 @@ def calibrate(work: Workload) -> dict[str, Any]:
         "copy_s": copy_s,
         "micro_batch": long,
         "step_s": long_s,
+        "tight_micro_batch": tight,
+        "tight_step_s": tight_s,
         "short_micro_batch": short,
         "short_step_s": short_s,
         "parameters": sum(parameter.numel() for parameter in work.model.parameters()),

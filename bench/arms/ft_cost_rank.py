@@ -126,11 +126,17 @@ def on(spec: Spec, metronome: Metronome) -> int:
 
 
 class _Silent:
-    """Stands where the trainer has its event log, saves, faults and check of losses, and does nothing."""
+    """Stands where the trainer has its event log, saves, faults, clocks and check of losses, and does nothing."""
 
     @contextmanager
     def span(self, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
         yield {}
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        yield
+
+    def strike(self, *_: Any) -> None: ...
 
     def lasted(self, *_: Any, **__: Any) -> None: ...
 
@@ -173,7 +179,7 @@ def off(spec: Spec, metronome: Metronome) -> int:
         optimizer = optimizers.build_optimizer(model, config)
         dataset = open_dataset(config, storage, storage / names.TOKEN_CACHE)
         survivors = training.Survivors(config, identity, silent, storage, silent, silent, silent, silent)
-        parts = training.Parts(model, optimizer, dataset, silent, silent, silent, device)
+        parts = training.Parts(model, optimizer, dataset, silent, silent, silent, device, silent)
         for step in itertools.count(1):
             metronome.enter(step)
             training.train_step(step, survivors, parts)

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from bench.checkpoint_spec import CALIBRATE, METHODS, WRITE, Spec
+from bench.checkpoint_spec import CALIBRATE, METHODS, PROFILE, WRITE, Spec
 
 
 class Reporter:
@@ -46,6 +46,15 @@ def main() -> None:
         from bench.arms.calibrate import calibrate
 
         report("calibration", **calibrate(Workload(spec, 1)))
+        return
+    if spec.arm == PROFILE:
+        from bench.arms.holdfast_arm import Holdfast
+        from bench.arms.profile import profile
+
+        work = Workload(spec, spec.micro_batch)
+        arm = Holdfast(work)
+        arm.warm_up()
+        report("profile", **profile(work, arm))
         return
     _measure(spec, report)
 

@@ -17,6 +17,7 @@ from bench.chaos.processes import Child, Process, Zygote, children
 from bench.demo import ROOT
 from holdfast import launch
 from holdfast.config import RunConfig, names
+from holdfast.goodput.events import segment_name, segment_of
 
 RANKS = 2
 EMBRYOS = 3
@@ -125,28 +126,38 @@ class Attempt:
 
 
 class EventTail:
-    """The event log of one process, read further at each look."""
+    """The event log of one process, read further at each look: all of its segments, one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self.pid: int | None = None
         self._folder = folder
-        self._path: Path | None = None
+        self._first: str | None = None
+        self._segment = 0
         self._offset = 0
         self._events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
         """All events so far; a torn last line is not one."""
-        if self._path is None:
-            self._path = next(self._folder.glob(f"rank-*.{self.pid}.*.jsonl"), None)
-            if self._path is None:
+        if self._first is None:
+            found = sorted(path.name for path in self._folder.glob(f"rank-*.{self.pid}.*.jsonl"))
+            if not found:
                 return []
-        with open(self._path, "rb") as file:
+            self._first = segment_of(found[0])[0]
+        # Looked for before this one is read: a segment that has a successor is never written again.
+        while (self._folder / segment_name(self._first, self._segment + 1)).exists():
+            self._read_on()
+            self._segment, self._offset = self._segment + 1, 0
+        self._read_on()
+        return self._events
+
+    def _read_on(self) -> None:
+        assert self._first is not None
+        with open(self._folder / segment_name(self._first, self._segment), "rb") as file:
             file.seek(self._offset)
             text = file.read()
         whole, newline, _ = text.rpartition(b"\n")
         self._offset += len(whole) + len(newline)
         self._events += [json.loads(line) for line in whole.splitlines() if line]
-        return self._events
 
 
 def _start(events: Sequence[dict[str, Any]]) -> int | None:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from holdfast import launch
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile, prices, profile_names, sizing
 from holdfast.config.checks import lattice
 from holdfast.config.notices import notices
@@ -25,14 +26,7 @@ def add_parser(subparsers: Any) -> None:
     what.add_argument("--profile", metavar="NAME|FILE", help=f"one of {', '.join(profile_names())}; or a YAML file")
     what.add_argument("--all", action="store_true", help="all profiles that come with Holdfast, one line each")
     what.add_argument("--schema", action="store_true", help="print the JSON schema of a profile, for editors")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change one value, e.g. checkpoint.interval_steps=50; may be repeated",
-    )
+    add_set(parser, "change one value, e.g. checkpoint.interval_steps=50")
     parser.add_argument(
         "--launch", action="store_true", help="also print the commands and the environment of the pods, with reasons"
     )

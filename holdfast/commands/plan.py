@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile, names, profile_names
 from holdfast.config.failure_rates import FAILURE_RATES, failure_rate
 
@@ -23,14 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--profile", required=True, metavar="NAME|FILE", help=f"one of {', '.join(profile_names())}; or a YAML file"
     )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="change one value, e.g. training.expected_step_s=0.4; may be repeated",
-    )
+    add_set(parser, "change one value, e.g. training.expected_step_s=0.4")
     parser.add_argument(
         "--nodes",
         metavar="N|FIRST..LAST",

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from holdfast.config import prices
 from holdfast.goodput.planner import Inputs, Outlook, Plan
-from holdfast.goodput.planner.money import Cost, node_usd
+from holdfast.goodput.planner.judge import Simulated
+from holdfast.goodput.planner.money import Cost, gpu_or_rank, node_usd
 from holdfast.goodput.planner.summary import choice_summary
 from holdfast.goodput.report import console_for_report
 
@@ -77,7 +78,7 @@ def _facts(plan: Plan, outlook: Outlook) -> list[tuple[str, str]]:
         facts.append(("file system", f"{storage['capacity_gib']} GiB {kind}"))
     facts += [
         ("goodput", f"{_percent(outlook.judged.goodput)} ({outlook.judged.how})"),
-        ("nine of ten runs", _band(outlook)),
+        ("nine of ten runs", _band(spread)),
         ("lost per month", NONE if cost is None else _lost(plan, cost)),
         ("spares per month", NONE if cost is None else _usd(cost.spares_usd)),
         ("file system per month", NONE if cost is None else _usd(cost.storage_usd)),
@@ -90,18 +91,25 @@ def _facts(plan: Plan, outlook: Outlook) -> list[tuple[str, str]]:
 
 
 def _print_changes(plan: Plan, console: Console) -> None:
+    unit = gpu_or_rank(plan.setting)
     table = _table(
-        "What each single change of the profile would buy", "change", "<goodput", "<points", "<saves a month"
+        "What each single change of the profile would buy",
+        *("change", "<goodput", "<nine of ten runs", "<points", f"<{unit} hours", "<dollars"),
     )
     for change in plan.changes:
         gain = NONE if change.gain is None else f"{100 * change.gain:+.2f}"
         number = _percent(change.judged.goodput)
         mark = " *" if change.judged.how == "simulated" else ""
-        table.add_row(escape(change.name), f"{number}{mark}", gain, _usd(change.saved_usd))
+        hours = NONE if change.saved_gpu_hours is None else _hours(change.saved_gpu_hours)
+        band = _band(change.simulated)
+        table.add_row(escape(change.name), f"{number}{mark}", band, gain, hours, _usd(change.saved_usd))
     console.print(table)
     if any(change.judged.how == "simulated" for change in plan.changes):
         console.print("* simulated, and compared with the profile simulated: the closed form does not hold there")
-    console.print("saves a month: dollars for the same work, spares and file system counted; below 0 it costs more\n")
+    console.print(
+        f"{unit} hours and dollars: saved per month for the same work, spares and (in dollars) the file system "
+        "counted; below 0 it costs more\n"
+    )
 
 
 def _print_sizes(plans: Sequence[Plan], console: Console) -> None:
@@ -128,7 +136,7 @@ def _print_sizes(plans: Sequence[Plan], console: Console) -> None:
             ", ".join(name for name in ("in_process", "in_job", "standby") if choice[name]) or NONE,
             _percent(plan.configured.judged.goodput),
             _percent(outlook.judged.goodput),
-            _band(outlook),
+            _band(outlook.simulated),
             NONE if cost is None else f"{cost.lost_gpu_hours:,.0f}",
             NONE if cost is None else _usd(cost.lost_usd),
         )
@@ -186,18 +194,20 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _band(outlook: Outlook) -> str:
-    spread = outlook.simulated
+def _band(spread: Simulated | None) -> str:
     return NONE if spread is None else f"{100 * spread.goodput.low:.1f} - {spread.goodput.high:.1%}"
 
 
 def _lost(plan: Plan, cost: Cost) -> str:
-    unit = "GPU" if plan.setting.config.device == "cuda" else "rank"
-    return f"{cost.lost_gpu_hours:,.0f} {unit} hours, {_usd(cost.lost_usd)}"
+    return f"{cost.lost_gpu_hours:,.0f} {gpu_or_rank(plan.setting)} hours, {_usd(cost.lost_usd)}"
 
 
 def _percent(share: float | None) -> str:
     return NONE if share is None else f"{share:.2%}"
+
+
+def _hours(saved: float) -> str:
+    return f"{round(saved):+,}" if round(saved) else "0"
 
 
 def _usd(dollars: float | None) -> str:

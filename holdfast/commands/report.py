@@ -112,13 +112,14 @@ def _write_page(
     names: Sequence[str], run_dirs: Sequence[Path], accounts: Sequence[tuple[Timeline, Ledger]], path: Path
 ) -> None:
     from holdfast.report.page import html_page, write_page
+    from holdfast.report.planned import what_if_of
     from holdfast.report.run import reported_run
 
     runs = [
         reported_run(name, run_dir, timeline, ledger)
         for name, run_dir, (timeline, ledger) in zip(names, run_dirs, accounts, strict=True)
     ]
-    write_page(path, html_page(runs))
+    write_page(path, html_page(runs, what_if=what_if_of(runs)))
 
 
 def _breakdown(ledger: Ledger, directory: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.commands import run
+from holdfast.commands.set_option import add_set
 
 
 def add_parser(subparsers: Any) -> None:
@@ -19,9 +20,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="the --out folder of an earlier run")
     parser.add_argument("--clear-terminal", action="store_true", help="set TERMINAL.json aside as TERMINAL.<n>.json")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one key of the run's config for good"
-    )
+    add_set(parser, "change one key of the run's config for good")
     run.add_runner_options(parser)
 
 
@@ -29,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
     """The run's exit code. Raises ConfigError for bad input."""
     return run.resume(
         args.directory,
-        overrides=args.set,
+        overrides=args.overrides,
         clear_terminal=args.clear_terminal,
         port=args.port,
         explain=args.explain,

@@ -14,6 +14,7 @@ import yaml
 from holdfast.commands.run_folder import PROFILE, clear_run, close_terminal, committed, run_directory
 from holdfast.commands.run_job import Observer, run_job
 from holdfast.commands.run_lines import Lines
+from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile, names
 from holdfast.local import RunFolder, RunnerOptions
 
@@ -30,9 +31,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--profile", required=True, help="name of a profile, or path of a YAML file")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run, new or existing")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="YAML file with what to break: `faults: [...]`")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the profile"
-    )
+    add_set(parser, "override one key of the profile")
     parser.add_argument("--fresh", action="store_true", help="delete the run that the folder holds and start at step 0")
     parser.add_argument("--yes", action="store_true", help="let --fresh delete committed checkpoints")
     add_runner_options(parser)
@@ -46,7 +45,7 @@ def add_runner_options(parser: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """The run's exit code. Raises ConfigError for bad input."""
-    config = read_config(args.profile, args.set, args.faults)
+    config = read_config(args.profile, args.overrides, args.faults)
     with RunFolder(args.out) as folder:
         if args.fresh:
             clear_run(folder.path, sure=args.yes)

@@ -1,4 +1,4 @@
-"""Faults from outside the pods: a node or the control pod vanishes when the run has reached a step."""
+"""Faults from outside the pods, when the run is at a step: a node or the control pod vanishes, a pod is evicted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,12 @@ class RunnerFaults:
 
     def _break(self, fault: Fault, pod: PodState) -> None:
         runner = self._runner
-        done = runner.kill_control() if fault.kind == "control_loss" else runner.kill_node(pod.node or "")
+        if fault.kind == "control_loss":
+            done = runner.kill_control()
+        elif fault.kind == "sigterm_short_grace":
+            done = runner.evict(pod.name, fault.for_s)
+        else:
+            done = runner.kill_node(pod.node or "")
         done.add_done_callback(lambda future: _complain(fault, future))
 
 

@@ -11,8 +11,10 @@ from itertools import pairwise
 
 from holdfast.config import names, sizing
 from holdfast.config.aws_checks import aws_problems
+from holdfast.config.data import data_problems
 from holdfast.config.elastic import elastic_problems
 from holdfast.config.failure_rates import FAILURE_RATES
+from holdfast.config.fault_catalogue import fault_problems
 from holdfast.config.fields import field_at
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.metrics import metrics_problems
@@ -27,7 +29,7 @@ def cross_problems(config: RunConfig) -> list[Problem]:
     """Every problem that lies between fields, in the order of the sections."""
     rules = (_cluster, _model, _batch, _storage, _room, _local, _timeouts, _layers, _presets, _resume, _faults)
     more = (stop_rule_problems, watching_problems, standby_problems, elastic_problems, metrics_problems, aws_problems)
-    return [problem for rule in (*rules, *more) for problem in rule(config)]
+    return [problem for rule in (*rules, data_problems, *more, fault_problems) for problem in rule(config)]
 
 
 def _cluster(c: RunConfig) -> Iterator[Problem]:

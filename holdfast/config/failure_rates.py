@@ -36,7 +36,7 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
         meaning="maintenance or a change of the program, at a time that is known", takes_node=False, announced=True
     ),
 }
-"""The kinds that trainer/faults.py can inject, and those of real hardware that differ in what cures them."""
+"""The kinds that trainer/faults can inject, and those of real hardware that differ in what cures them."""
 
 
 @dataclass(frozen=True, kw_only=True)

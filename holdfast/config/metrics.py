@@ -30,8 +30,9 @@ class Metrics(Section):
     and the accounting of a long run reads much."""
     goodput_limit_s: Seconds = 120
     """One accounting may take so long. It runs in a process of its own with the lowest priority, and is killed then."""
-    goodput_memory_mib: Annotated[Whole, Field(ge=256, le=65_536)] = 768
-    """One accounting may allocate so much. What control pod and store need is beside it in the pod's 2 GiB."""
+    goodput_memory_mib: Annotated[Whole, Field(ge=256, le=65_536)] = 1200
+    """One accounting may allocate so much: 1,000 ranks x 10,000 steps take 1,030 (bench/results/cpu/ledger_scale.json).
+    The memory of the control pod grows with it."""
     prometheus_operator: bool = False
     """Also write a PodMonitor and a PrometheusRule. The cluster must have the Prometheus Operator's CRDs, or `kubectl
     apply` refuses them."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+_TOKEN = re.compile(r"hf_\w{8,}")
+"""Of the Hugging Face hub. One that was written where a name belongs must not be shown in the refusal."""
 EXIT_BAD_CONFIG = 2
 """Exit code of every command-line entry (holdfast, app.py, k8s/main.py) for bad input. A pod uses 78 instead."""
 
@@ -20,7 +23,7 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        got = repr(self.got)
+        got = _TOKEN.sub("hf_***", repr(self.got))
         if len(got) > 120:
             got = got[:117] + "..."
         fix = f"{self.fix[:1].upper()}{self.fix[1:]}"

@@ -1,8 +1,8 @@
-"""The sections for when something breaks: recovery layers and their limits, resume, failure rates, injected faults."""
+"""The sections for when something breaks: recovery layers and their limits, resume, failure rates."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -100,31 +100,3 @@ class Reliability(Section):
     failure_rate: str = "rsc1-measured"
     """Preset from holdfast/config/failure_rates.py. The default has a software part: a rate of node hardware alone says
     nothing of a job on 128 nodes or fewer, and `holdfast plan` then gives no number."""
-
-
-class Fault(Section):
-    """One thing to break on purpose. Fires once in the life of a run directory, also across restarts."""
-
-    kind: Literal[
-        "exception", "rank_sigkill", "rank_sigstop", "hang", "nan_loss", "loss_spike", "node_loss", "control_loss"
-    ]
-    """exception: the rank raises. rank_sigkill: its process is killed. rank_sigstop: it is frozen for for_s, as by a
-    debugger, and goes on. hang: it stops calling collectives. nan_loss, loss_spike: its loss of that step is NaN, or
-    100 times too large. node_loss: its node vanishes. control_loss: the control pod vanishes. The last two are done by
-    the local runner."""
-    step: Annotated[Whole, Field(ge=1)]
-    """The fault acts at the start of this step."""
-    rank: Annotated[Whole, Field(ge=0)] = 0
-    """Rank at the time of the fault; without meaning for control_loss."""
-    for_s: Seconds = 5
-    """rank_sigstop only: how long it is frozen."""
-
-    @property
-    def id(self) -> str:
-        """Names the record that keeps it from firing twice."""
-        return f"{self.kind}-rank{self.rank}-step{self.step}"
-
-    @property
-    def by_runner(self) -> bool:
-        """Whether it is done from outside the pods."""
-        return self.kind in ("node_loss", "control_loss")

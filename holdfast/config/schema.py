@@ -12,10 +12,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from holdfast.config.aws import Aws, Capacity, Cost, FsxOptions
+from holdfast.config.data import Data
 from holdfast.config.elastic import divides
+from holdfast.config.faults import Fault
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.metrics import Metrics
-from holdfast.config.recovery import Fault, Recovery, Reliability, Resume
+from holdfast.config.recovery import Recovery, Reliability, Resume
 from holdfast.config.section import Moment, NumberFromText, Real, Seconds, Section, Whole
 
 __all__ = [
@@ -106,20 +108,6 @@ class Model(Section):
     """Compute type of parameters in forward and backward. Master weights and optimizer state are float32."""
 
 
-class Data(Section):
-    """Where tokens come from. The order of samples is a pure function of (seed, step)."""
-
-    path: tuple[str, ...] = ()
-    """Text files or folders of them; relative paths start at the shared storage. Empty: the interpreter's own
-    standard-library source, which is always there."""
-    tokenizer: str = "bytes"
-    """`bytes` (256 tokens), or the name or folder of a Hugging Face tokenizer."""
-    sequence_length: Annotated[Whole, Field(ge=2)] = 64
-    """Tokens per sample."""
-    limit_mib: Annotated[Real, Field(gt=0)] | None = None
-    """Read at most so much text. Null reads everything."""
-
-
 class Training(Section):
     """Steps, batch and optimizer."""
 
@@ -143,6 +131,10 @@ class Training(Section):
     """AdamW beta 2."""
     clip_norm: Annotated[Real, Field(gt=0)] = 1.0
     """Gradient norm is clipped to this."""
+    evaluate_every_steps: Annotated[Whole, Field(ge=1)] | None = None
+    """Compute the loss on held-out data every so many steps, and at the last. Null: never."""
+    evaluation_samples: Annotated[Whole, Field(ge=1)] = 256
+    """Held-out samples per evaluation, the same ones each time; rounded down to whole global batches, at least one."""
     expected_step_s: Seconds | None = None
     """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
     is judged against the time between saves (EC2 types)."""

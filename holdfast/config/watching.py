@@ -33,6 +33,9 @@ class Watching(Section):
     unfit_wait_s: Seconds = 30
     """A pod on an unfit node looks again for so long before it ends with 1: a new one would come to the same node at
     once, and some causes pass."""
+    straggler_share: Annotated[Real, Field(gt=0, lt=1)] | None = 0.2
+    """A rank is reported as slow when the others wait for it in more than this share of every step, over 30 steps.
+    Null: ranks are not compared."""
     log_kib_per_rank: Annotated[Whole, Field(ge=64, le=1_048_576)] = 4096
     """Output that is kept of each rank and launcher cycle in `logs/` of the run directory, in KiB; at least the last
     half of it."""

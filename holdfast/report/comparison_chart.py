@@ -10,7 +10,7 @@ from holdfast.goodput.ledger import BUCKETS
 from holdfast.report.chart import AXIS, Chart, axis_title, frame, hints, label, row_keys
 from holdfast.report.palette import LINE, bucket_colour
 from holdfast.report.run import ReportedRun
-from holdfast.report.what_if import WhatIf
+from holdfast.report.what_if import Change, WhatIf
 
 ROW = 44
 """Pixels."""
@@ -46,7 +46,7 @@ def comparison_chart(runs: Sequence[ReportedRun], key: str) -> Chart:
 
 
 def what_if_chart(what_if: WhatIf, key: str) -> Chart:
-    """Expected goodput as it is and after each single change, with its band."""
+    """Expected goodput as it is and after each change, with its band. Raises ValueError for no change."""
     every = (what_if.as_is, *what_if.changes)
     rows = row_keys(len(every))
     figure = go.Figure(
@@ -57,12 +57,12 @@ def what_if_chart(what_if: WhatIf, key: str) -> Chart:
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [100 * max(0.0, change.high - change.goodput) for change in every],
-                "arrayminus": [100 * max(0.0, change.goodput - change.low) for change in every],
+                "array": [100 * max(0.0, (change.high or 0.0) - change.goodput) for change in every],
+                "arrayminus": [100 * max(0.0, change.goodput - _low(change)) for change in every],
                 "thickness": 1.5,
                 "width": 4,
             },
-            hovertext=hints([f"{c.name}: {c.goodput:.2%} ({c.low:.2%} to {c.high:.2%})" for c in every]),
+            hovertext=hints([f"{c.name}: {c.goodput:.2%} ({band(c)})" for c in every]),
             hoverinfo="text",
             marker={"color": [bucket_colour("init"), *[bucket_colour("productive")] * len(what_if.changes)]},
         )
@@ -70,11 +70,20 @@ def what_if_chart(what_if: WhatIf, key: str) -> Chart:
     height = len(rows) * ROW + AXIS
     frame(figure, height)
     _named_rows(figure, rows, [change.name for change in every])
-    low = max(0.0, 100 * min(change.low for change in every) - 5)
+    low = max(0.0, 100 * min(min(_low(change), change.goodput) for change in every) - 5)
     figure.update_xaxes(range=[low, 100], title=axis_title("expected goodput (%), computed"), fixedrange=True)
-    best = max(every, key=lambda change: change.goodput)
-    says = f"As it is {what_if.as_is.goodput:.1%}; the best single change, {best.name}, gives {best.goodput:.1%}."
+    best = max(what_if.changes, key=lambda change: change.goodput)
+    says = f"As it is {what_if.as_is.goodput:.2%}; of the changes, {best.name} gives most, {best.goodput:.2%}."
     return Chart(key, "What single changes would buy", says, figure, height)
+
+
+def band(change: Change) -> str:
+    """In words; a dash for none."""
+    return "-" if change.low is None or change.high is None else f"{change.low:.2%} to {change.high:.2%}"
+
+
+def _low(change: Change) -> float:
+    return change.goodput if change.low is None else change.low
 
 
 def _named_rows(figure: go.Figure, rows: Sequence[str], names: Sequence[str]) -> None:

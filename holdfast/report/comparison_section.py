@@ -9,14 +9,14 @@ import numpy as np
 from holdfast.goodput.ledger import BUCKETS
 from holdfast.goodput.report import MOST_LINES, seconds
 from holdfast.report.chart import Chart
-from holdfast.report.comparison_chart import comparison_chart, what_if_chart
+from holdfast.report.comparison_chart import band, comparison_chart, what_if_chart
 from holdfast.report.palette import RUN_COLOURS, bucket_colour
 from holdfast.report.run import ReportedRun
 from holdfast.report.run_sections import Section, place
 from holdfast.report.series import Steps
 from holdfast.report.tables import Html, details, legend, middle, precise, table, text
 from holdfast.report.training_chart import loss_comparison_chart
-from holdfast.report.what_if import WhatIf
+from holdfast.report.what_if import NoWhatIf, WhatIf
 
 Pair = tuple[ReportedRun, Steps]
 
@@ -35,23 +35,36 @@ def comparison_sections(pairs: Sequence[Pair]) -> list[Section]:
     ]
 
 
-def what_if_section(what_if: WhatIf) -> Section:
-    """What single changes would buy; computed, and labelled so."""
+def what_if_section(what_if: WhatIf | NoWhatIf) -> Section:
+    """What single changes would buy; computed, and labelled so. Where the planner has no answer: why."""
+    heading = "What single changes would buy"
+    if isinstance(what_if, NoWhatIf):
+        return Section("what-if", heading, Html(f"<p>Not computed. {text(what_if.why)}</p>"))
     chart: Chart = what_if_chart(what_if, "what-if-chart")
     rows = [
         [
             change.name,
-            f"{change.goodput:.1%}",
-            f"{change.low:.1%} to {change.high:.1%}",
-            f"{change.saved_gpu_hours:+,.0f}",
-            "-" if change.saved_usd is None else f"{change.saved_usd:+,.0f}",
+            f"{change.goodput:.2%}",
+            band(change),
+            _saved(change.saved_gpu_hours),
+            "-" if change.saved_usd is None else _saved(change.saved_usd),
         ]
         for change in (what_if.as_is, *what_if.changes)
     ]
-    columns = ["change", "<expected goodput", "<band", "<GPU-hours saved per month", "<USD saved per month"]
+    columns = [
+        "change",
+        "<expected goodput",
+        "<nine of ten runs",
+        f"<{what_if.unit} hours saved per month",
+        "<USD saved per month",
+    ]
     numbers = table("What single changes would buy, computed", columns, rows)
     basis = Html(f'<p class="note">Computed. {text(what_if.basis)}</p>')
-    return Section("what-if", "What single changes would buy", place(chart) + basis + numbers, chart)
+    return Section("what-if", heading, place(chart) + basis + numbers, chart)
+
+
+def _saved(amount: float) -> str:
+    return f"{round(amount):+,}" if round(amount) else "0"
 
 
 def _numbers(pairs: Sequence[Pair]) -> Html:

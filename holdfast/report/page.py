@@ -24,11 +24,11 @@ from holdfast.report.run import ReportedRun
 from holdfast.report.run_sections import Section, run_sections, tiles
 from holdfast.report.series import Steps, find_steps
 from holdfast.report.tables import Html, text
-from holdfast.report.what_if import WhatIf
+from holdfast.report.what_if import NoWhatIf, WhatIf
 from holdfast.run_directory import write_atomically
 
 
-def html_page(runs: Sequence[ReportedRun], *, title: str = "", what_if: WhatIf | None = None) -> str:
+def html_page(runs: Sequence[ReportedRun], *, title: str = "", what_if: WhatIf | NoWhatIf | None = None) -> str:
     """The page of one run or of several side by side. Its size does not grow with the number of steps.
 
     Raises ValueError for no run at all.

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Change:
-    """One change and what the job would do with it. Goodput 0 to 1, with its confidence band."""
+    """One change and what the job would do with it. Goodput 0 to 1, with the band of nine of ten runs."""
 
     name: str
     goodput: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    """Of the band. None where a simulated run fails faster than it recovers."""
     saved_gpu_hours: float
-    """Per month, against the job as it is. Negative: costs more."""
+    """Per month, against the job as it is and for the same work, spares counted. Negative: costs more."""
     saved_usd: float | None
-    """The same in dollars. None where the instance has no price."""
+    """The same in dollars, file system counted. None where the instance has no price."""
 
 
 @dataclass(frozen=True)
@@ -27,4 +28,14 @@ class WhatIf:
     """The job as it is; its savings are 0."""
     changes: tuple[Change, ...]
     basis: str
-    """One sentence: which model, calibrated on what, with which failure rate."""
+    """In sentences: which model, calibrated on what, with which failure rate."""
+    unit: str = "GPU"
+    """What the hours are hours of: GPU, or rank on a CPU."""
+
+
+@dataclass(frozen=True)
+class NoWhatIf:
+    """The planner has no answer for the run."""
+
+    why: str
+    """One sentence."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.chaos.attempt import EventTail
 from bench.chaos.plan import (
     ACKNOWLEDGE,
     COMMIT,
@@ -24,6 +26,7 @@ from bench.chaos.plan import (
 from bench.chaos.watch import Watch
 from holdfast.checkpoint_folder import FileRecord, Marker
 from holdfast.config import names
+from holdfast.goodput import events
 
 PARTIAL = "step-00000009.g1-c0-r0-s3.partial"
 STARTED: list[dict[str, Any]] = [{"name": "data_open"}]
@@ -131,3 +134,37 @@ def test_commit_ends_with_the_pointer_and_prune_with_what_retention_wants(
 ) -> None:
     sight = Sight(committed, {}, names.step_folder(latest))
     assert phase_of(sight, TRAINS, attempt="g1-c0-r0", before=[], keep=2, steps=6) == phase
+
+
+def test_what_is_damaged_on_purpose_may_be_broken_and_set_aside(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, damaged=True)
+    _commit(tmp_path, 3)
+    last = _commit(tmp_path, 6)
+    (last / "__0_0.distcp").write_bytes(b"Weights")
+    watch.look_now()
+    (last / names.COMMITTED).unlink()
+    (tmp_path / names.LATEST).write_text(names.step_folder(3))
+    watch.look_now()
+    assert watch.complaints == [] and watch.highest == 6
+
+
+def test_a_log_that_goes_on_in_another_file_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEGMENT_BYTES", 600)
+    log = events.EventLog(tmp_path, "rank", rank=0)
+    tail = EventTail(tmp_path)
+    tail.pid = os.getpid()
+    for step in range(60):
+        log.point("step", step=step)
+        if step in (0, 7, 8, 30):
+            assert [event["step"] for event in tail.read() if event["name"] == "step"] == list(range(step + 1))
+    assert len(list(tmp_path.iterdir())) > 3
+    assert [event["step"] for event in tail.read() if event["name"] == "step"] == list(range(60))
+    log.close()
+
+
+def test_the_log_of_another_process_is_not_followed(tmp_path: Path) -> None:
+    log = events.EventLog(tmp_path, "rank", rank=0)
+    tail = EventTail(tmp_path)
+    tail.pid = os.getpid() + 1
+    assert tail.read() == []
+    log.close()

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 STEP = 0.5
 CALIBRATION = {
     "kind": "calibration", "method": "calibrate", "run": "1", "copy_gb_s": 50.0, "shard_bytes": 10**10, "copy_s": 0.2,
-    "micro_batch": 8, "short_micro_batch": 3, "step_s": STEP, "parameters": 2 * 10**9, "gpus": ["GPU"] * 4,
+    "micro_batch": 8, "short_micro_batch": 3, "tight_micro_batch": 5, "step_s": STEP, "parameters": 2 * 10**9,
+    "gpus": ["GPU"] * 4,
     "versions": {"python": "3.12", "torch": "2.11", "nvidia-resiliency-ext": "0.6.0"},
 }  # fmt: skip
 RUN = {
@@ -69,6 +70,20 @@ def test_the_first_save_of_a_synchronous_method_is_one_of_its_saves() -> None:
     assert (found["saves"], found["total_s"]) == (3, pytest.approx(6.0))
 
 
+def test_the_baseline_of_a_save_is_the_mean_of_all_steps_of_its_arm_without_one() -> None:
+    """Of the two blocks beside it, an error would enter the sum as often as there are steps."""
+    quiet, slow = (0.0, 0.0, 0.0), (0.0, 0.0, 0.09)
+    lines = [saved(0, 0.1), saved(1, 0.01, 0.01, noise=slow), saved(2, 0.01, 0.01, noise=quiet), ended()]
+    ours = rows_of(*lines)["holdfast"]
+    assert ours["step_s"] == pytest.approx(STEP + 0.09 / 12)  # one slow step in the blocks before 0, after 0, 1 and 2
+    assert ours["total_s"] == pytest.approx(0.02 - 2 * 0.09 / 12)
+
+
+def test_what_each_step_behind_a_save_takes_longer_is_in_the_row() -> None:
+    lines = [saved(0, 0.1), saved(1, 0.03, 0.01, 0.0), saved(2, 0.05, 0.03, 0.0), ended()]
+    assert rows_of(*lines)["holdfast"]["slower_by_position_s"] == pytest.approx([0.04, 0.02, 0.0])
+
+
 def test_the_median_s_interval_is_the_same_each_time_and_holds_the_median() -> None:
     values = [1.0, 1.1, 0.9, 1.3, 1.05, 5.0, 1.2]
     low, high = interval(values)
@@ -80,7 +95,7 @@ def test_the_median_s_interval_is_the_same_each_time_and_holds_the_median() -> N
 def test_steps_without_a_save_cost_nothing_by_the_same_sum_unless_they_differ() -> None:
     assert null_costs([saved(1, 0.1, 0.1), saved(2, 0.1, 0.1)]) == pytest.approx([0.0] * 4)
     uneven = null_costs([saved(1, 0.1, 0.1, noise=(0.0, 0.0, 0.3))])
-    assert max(uneven) == pytest.approx(0.3)
+    assert uneven == pytest.approx([-0.3, 0.15, 0.15]), "each against the mean of all others: they cancel out"
 
 
 def test_the_step_that_is_shorter_than_the_copy_has_its_bound_in_the_row() -> None:
@@ -195,7 +210,7 @@ def spec_of(tmp_path: Path, arm: str) -> Spec:
 def test_a_method_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         checkpoint.parse(["--arms", "holdfast,nothing"])
-    assert "there is no nothing; there are: write, holdfast" in capsys.readouterr().err
+    assert "there is no nothing; there are: write, profile, holdfast" in capsys.readouterr().err
 
 
 def test_a_rank_that_fails_is_told_with_its_error_and_nothing_is_left_running(tmp_path: Path) -> None:
@@ -249,7 +264,7 @@ def test_the_whole_bench_runs_on_a_cpu_and_every_arm_saves_what_was(tmp_path: Pa
 
 
 def test_the_methods_that_are_compared_are_those_of_the_issue() -> None:
-    counts = {name: method.saves for name, method in METHODS.items() if not method.short}
+    counts = {name: method.saves for name, method in METHODS.items() if method.step == "long"}
     assert counts == {
         "holdfast": 20, "nvrx_dcp": 5, "nvrx_torch": 5, "dcp_async_thread": 5, "dcp_async_process": 5, "dcp_sync": 3,
         "torch_save": 3,

@@ -12,6 +12,7 @@ from bench import demo
 from holdfast.config import load_profile
 from tests.goodput.builder import Run
 from tests.report.runs import broken_run, long_run
+from tests.report.words import section
 
 
 def test_the_demo_ends_with_the_path_of_a_report_of_both_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +27,5 @@ def test_the_demo_ends_with_the_path_of_a_report_of_both_runs(tmp_path: Path, mo
     assert printed.getvalue().splitlines()[-1] == f"Report, to open in a browser: {tmp_path / 'report.html'}"
     page = (tmp_path / "report.html").read_text()
     assert "the broken run" in page and "the clean run" in page
+    what_if = section(page, "what-if")
+    assert "calibrated on the broken run" in what_if and "recovery.standby off" in what_if

@@ -7,6 +7,7 @@ from typing import NamedTuple
 IN_PROCESS = "recovery.in_process_"
 P5X2, P5X8 = "llama3-8b-p5x2", "llama3-8b-p5x8"
 LISTED = "aws.endpoint=allow_listed"
+EVERY = "training.evaluate_every_steps"
 
 
 class Case(NamedTuple):
@@ -29,6 +30,20 @@ CASES = [
     Case("cpu-test", ("model.family=gpt2",), ("model.kv_heads",), ("model.family", "model.heads")),
     Case("cpu-test", ("data.sequence_length=512",), ("data.sequence_length",), ("model.max_positions",)),
     Case("cpu-test", ("model.vocab_size=100",), ("model.vocab_size",), ("data.tokenizer",)),
+    Case("cpu-test", ("data.path=[a]", "data.mixture=[{path: b, weight: 1}]"), ("data.mixture",), ("data.path",)),
+    Case(
+        "cpu-test",
+        ("data.validation_fraction=0.1", "data.validation_path=[a]"),
+        ("data.validation_fraction",),
+        ("data.validation_path",),
+    ),
+    Case("cpu-test", (f"{EVERY}=5",), (EVERY,), ("data.validation_fraction", "data.validation_path")),
+    Case(
+        "cpu-test",
+        ("data.prepare=[{source: a, to: x}, {source: b, to: x/}]",),
+        ("data.prepare.1.to",),
+        ("data.prepare.0.to",),
+    ),
     Case(
         "cpu-test",
         ("training.global_batch_size=10",),

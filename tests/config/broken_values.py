@@ -9,6 +9,12 @@ from holdfast.config import RunConfig
 
 SCHEMA = RunConfig.model_json_schema()
 A_FAULT = {"kind": "exception", "rank": 0, "step": 1}
+ITEMS: dict[str, dict[str, Any]] = {
+    "faults": A_FAULT,
+    "data.mixture": {"path": "a", "weight": 1.0},
+    "data.prepare": {"source": "a", "to": "b"},
+}
+"""Lists of sections, and a valid item of each."""
 
 
 class Broken(NamedTuple):
@@ -20,7 +26,7 @@ class Broken(NamedTuple):
 
 
 def every_broken_value() -> list[Broken]:
-    """At least one for each limit of each field, items of the list `faults` included."""
+    """At least one for each limit of each field, items of lists included."""
     return list(_walk(SCHEMA, ()))
 
 
@@ -28,8 +34,11 @@ def put(raw: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Set a dotted key in plain data, in place."""
     *parents, leaf = key.split(".")
     target: Any = raw
-    if parents[:1] == ["faults"]:
-        raw["faults"] = raw.get("faults") or [dict(A_FAULT)]
+    for name, item in ITEMS.items():
+        if key.startswith(f"{name}."):
+            *above, last = name.split(".")
+            section = raw.setdefault(above[0], {}) if above else raw
+            section[last] = section.get(last) or [dict(item)]
     for parent in parents:
         target = target[int(parent)] if isinstance(target, list) else target.setdefault(parent, {})
     target[leaf] = value

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from holdfast.commands.check import schema_text
 from holdfast.config import ConfigError, RunConfig, dump, load_profile, profile_names, validate
+from holdfast.config.data import MixturePart, Preparation
+from holdfast.config.faults import Fault
 from holdfast.config.fields import all_fields, dotted
 from holdfast.config.load import PROFILES
-from holdfast.config.recovery import Fault
 from holdfast.config.yaml_text import parse
 from tests.config.broken_values import Broken, every_broken_value, put
 
@@ -38,6 +39,8 @@ def test_a_value_beyond_a_limit_is_refused_with_its_dotted_key_alone(broken: Bro
 def test_the_generated_values_reach_every_field() -> None:
     reached = {broken.key for broken in EVERY}
     fields = {dotted(loc) for loc, _ in all_fields()} | {f"faults.0.{name}" for name in Fault.model_fields}
+    fields |= {f"data.mixture.0.{name}" for name in MixturePart.model_fields}
+    fields |= {f"data.prepare.0.{name}" for name in Preparation.model_fields}
     assert fields <= reached
 
 

@@ -75,6 +75,17 @@ def steps(per_minute: int, until: int, after: int = 600) -> dict[str, str]:
     return made
 
 
+def crashes(first: int, every: int, count: int) -> dict[str, str]:
+    """Processes of one rank, one after the other, that finish no step. Minutes: of the first, and between two."""
+    made = {}
+    for number in range(count):
+        start = first + number * every
+        labels = f'run="cpu-test",rank="0",pod="crash{number}"'
+        for name, value in (("step_seconds_count", 0), ("last_step_timestamp_seconds", 60 * start)):
+            made[f"holdfast_{name}{{{labels}}}"] = " ".join([*(["_"] * start), f"{value}x{every - 2}"])
+    return made
+
+
 def saves(commit_time: str, committed_step: str) -> dict[str, str]:
     """Rank 0 of a run that saves every 10 steps."""
     return {
@@ -112,6 +123,12 @@ def goodput(ratio: float, wall_s: int) -> dict[str, str]:
 
 FIRES: dict[str, tuple[str, Series, str]] = {
     "no step for a quarter of an hour": ("HoldfastNoProgress", steps(6, until=20), "37m"),
+    "processes that crash every five minutes before their first step, after a good start": (
+        "HoldfastNoProgress",
+        {**steps(6, until=20, after=1), **crashes(22, 5, 20)},
+        "45m",
+    ),
+    "processes that crash every five minutes from the start on": ("HoldfastNoProgress", crashes(0, 5, 20), "25m"),
     "one rank of three is missing": ("HoldfastRanksMissing", {**steps(6, 60), **world(3)}, "16m"),
     "no rank is there at all": ("HoldfastRanksMissing", world(2), "16m"),
     "a loss that is no number from the first scrape on": (
@@ -160,6 +177,8 @@ WELL = {
 SILENT: dict[str, tuple[str, Series, str]] = {
     **{f"{name}, of a run that is well": (name, WELL, "180m") for name in (alert.name for alert in alerts(CONFIG))},
     "a restart of ten minutes": ("HoldfastNoProgress", steps(6, 20), "31m"),
+    "two crashes in ten minutes": ("HoldfastNoProgress", {**steps(6, 20, after=1), **crashes(22, 5, 2)}, "33m"),
+    "a start-up of ten minutes": ("HoldfastNoProgress", crashes(0, 5, 2), "10m"),
     "a rank is away for ten minutes": ("HoldfastRanksMissing", {**steps(6, 60), **world(3)}, "10m"),
     "resumed after a pause of days": (
         "HoldfastCommitOverdue",

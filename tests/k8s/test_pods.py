@@ -87,6 +87,16 @@ def test_memory_covers_shared_memory_and_a_staged_checkpoint(jobs: dict[str, Job
     assert shm + staging < memory
 
 
+@pytest.mark.parametrize(("accounting_mib", "memory"), [(1200, "2Gi"), (3000, "3848Mi")])
+def test_the_control_pod_has_room_for_the_accounting_and_for_two_processes_with_torch(
+    render: Render, accounting_mib: int, memory: str
+) -> None:
+    job = Job(render("llama3-8b-p5x8", f"metrics.goodput_memory_mib={accounting_mib}"))
+    resources = job.container(names.CONTROL)["resources"]
+    assert resources["limits"]["memory"] == resources["requests"]["memory"] == memory
+    assert quantity(memory) >= (accounting_mib + 2 * 400) * 2**20
+
+
 @pytest.mark.parametrize("profile", profile_names())
 def test_nvlink_sharp_is_switched_off_only_for_in_process_restart_on_gpus(jobs: dict[str, Job], profile: str) -> None:
     job = jobs[profile]

@@ -12,9 +12,10 @@ import pytest
 from holdfast.config import dump, load_profile, names
 from holdfast.report.page import html_page
 from holdfast.report.run import distinct_names
-from holdfast.report.what_if import Change, WhatIf
+from holdfast.report.what_if import Change, NoWhatIf, WhatIf
 from tests.goodput.builder import Run
 from tests.report.runs import HOSTILE, broken_run, long_run, reported
+from tests.report.words import section
 
 VOID = {"meta", "br", "img", "hr", "input", "link"}
 
@@ -48,13 +49,6 @@ class Document(HTMLParser):
             self.data[self._reads] = self.data.get(self._reads, "") + data
         else:
             self.words += data
-
-
-def section(page: str, anchor: str) -> str:
-    """The words of one section."""
-    found = re.search(rf'<section id="{anchor}".*?</section>', page, re.S)
-    assert found, anchor
-    return re.sub(r"<[^>]+>", "|", found[0])
 
 
 def test_the_page_is_whole_and_loads_nothing(run: Run) -> None:
@@ -158,8 +152,30 @@ def test_what_if_is_shown_only_when_the_planner_gave_one(run: Run) -> None:
     as_is = Change("as it is", 0.9, 0.88, 0.92, 0.0, 0.0)
     spare = Change("two spares <more>", 0.94, 0.93, 0.95, 1234.0, None)
     shown = section(html_page(runs, what_if=WhatIf(as_is, (spare,), "Calibrated on this run.")), "what-if")
-    assert re.search(r"two spares &lt;more&gt;\|+94\.0%\|+93\.0% to 95\.0%\|+\+1,234\|+-", shown)
-    assert "Computed. Calibrated on this run." in shown
+    assert re.search(r"two spares &lt;more&gt;\|+94\.00%\|+93\.00% to 95\.00%\|+\+1,234\|+-", shown)
+    assert "Computed. Calibrated on this run." in shown and "GPU hours saved per month" in shown
+    assert "As it is 90.00%; of the changes, two spares &lt;more&gt; gives most, 94.00%." in shown
+
+
+def test_a_change_without_a_band_has_a_dash_and_its_bar_no_whisker(run: Run) -> None:
+    broken_run(run)
+    as_is = Change("as it is", 0.02, None, None, 0.0, None)
+    what_if = WhatIf(as_is, (Change("a spare", 0.04, None, None, -3.4, None),), "Calibrated.", "rank")
+    page = html_page([reported(run.path, "demo")], what_if=what_if)
+    shown = section(page, "what-if")
+    assert re.search(r"a spare\|+4\.00%\|+-\|+-3\|+-", shown) and "rank hours saved per month" in shown
+    (bars,) = json.loads(Document(page).data["what-if-chart-data"])["data"]
+    assert set(bars["error_x"]["array"]) == set(bars["error_x"]["arrayminus"]) == {0.0}
+
+
+def test_where_the_planner_has_no_answer_the_section_is_the_reason_and_no_chart(run: Run, tmp_path: Path) -> None:
+    broken_run(run)
+    long_run(tmp_path / "other", 5)
+    runs = [reported(run.path, "demo"), reported(tmp_path / "other", "long")]
+    for some in (runs[:1], runs):
+        page = html_page(some, what_if=NoWhatIf("Of demo: too <short>."))
+        assert "|Not computed. Of demo: too &lt;short&gt;.|" in section(page, "what-if")
+        assert 'href="#what-if"' in page and "what-if-chart" not in page
 
 
 def test_a_report_needs_a_run() -> None:

@@ -56,7 +56,7 @@ class FakePod:
         add: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
         """Start the supervisor. sets: overrides of cpu-test. without: a variable that is missing. add: further ones."""
-        for name in ("ft_launcher", "nvrx-control"):
+        for name in ("ft_launcher", "nvrx-control", "torchrun"):
             (self._bin / name).write_text(f"#!/bin/sh\n{script}\n")
             (self._bin / name).chmod(0o755)
         config = self._folder / "config.yaml"
@@ -108,9 +108,9 @@ class FakePod:
         """What the script has written into $SCRATCH/up."""
         return [int(word) for word in (self._scratch / "up").read_text().split()]
 
-    def monitored(self, pid: int) -> None:
-        """Say what a rank says when it has opened its first section."""
-        (self._scratch / f"monitored-{pid}").touch()
+    def monitored(self, pid: int, started: str) -> None:
+        """Say what the rank with this pid and this start says when it has opened its first section."""
+        (self._scratch / f"monitored-{pid}").write_text(started)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What supervisors have logged under this name."""

@@ -31,7 +31,8 @@ def losses(folder: Path, *sets: str, rank: int = 0, cycle: int = 0, restored: in
         config=config, run=run, identity=SimpleNamespace(rank=rank), log=EventLog(run.events, "rank", rank=rank)
     )
     made = Losses(survivors, Attempt(1, cycle, 0))
-    made.know(read_skipped(run), read_window(run, restored, config.recovery))
+    skipped = made.settled(restored)
+    made.know(skipped, read_window(run, restored, config.recovery, skipped))
     return made
 
 
@@ -68,8 +69,39 @@ def test_rolling_back_leaves_out_every_batch_after_the_commit(tmp_path: Path) ->
     with pytest.raises(BadLoss, match="step 8"):
         losses(tmp_path, roll_back).accepts(8, 1.0, math.nan)
     assert run.terminal() is None
-    replay = losses(tmp_path, roll_back, cycle=1, restored=5)
-    assert [replay.accepts(step, 1.0, 2.0) for step in range(6, 11)] == [False, False, False, True, True]
+    for cycle in (1, 2):
+        replay = losses(tmp_path, roll_back, cycle=cycle, restored=5)
+        assert [replay.accepts(step, 1.0, 2.0) for step in range(6, 11)] == [False, False, False, True, True]
+
+
+def test_what_a_roll_back_leaves_out_begins_behind_the_step_that_is_restored_whenever_that_was_committed(
+    tmp_path: Path,
+) -> None:
+    """A save of step 7 was under way at the bad loss of step 8, and was committed after: its weights know 6 and 7."""
+    roll_back = "recovery.on_bad_loss=roll_back"
+    run = RunDirectory(tmp_path)
+    write_atomically(run.checkpoints / names.step_folder(5) / names.COMMITTED, "{}")
+    with pytest.raises(BadLoss, match="step 8"):
+        losses(tmp_path, roll_back).accepts(8, 1.0, math.nan)
+    write_atomically(run.checkpoints / names.step_folder(7) / names.COMMITTED, "{}")
+    assert not losses(tmp_path, roll_back, cycle=1, restored=7).accepts(8, 1.0, 2.0)
+    # Should step 7 turn out to be damaged, the replay makes the same updates as the run did.
+    replay = losses(tmp_path, roll_back, cycle=2, restored=5)
+    assert [replay.accepts(step, 1.0, 2.0) for step in range(6, 10)] == [True, True, False, True]
+
+
+def test_the_running_median_after_a_restart_knows_no_loss_of_a_step_that_was_rolled_back(tmp_path: Path) -> None:
+    sets = (*SPIKES, "recovery.on_bad_loss=roll_back")
+    judge = losses(tmp_path, *sets)
+    for step in range(1, 8):
+        judge.accepts(step, 1.0, float(step))
+    with pytest.raises(BadLoss):
+        judge.accepts(8, 1.0, math.nan)
+    replay = losses(tmp_path, *sets, cycle=1, restored=5)
+    for step in range(6, 11):
+        replay.accepts(step, 1.0, float(step))
+    assert list(replay.window) == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 10.0]
+    assert losses(tmp_path, *sets, cycle=2, restored=10).window == replay.window
 
 
 @pytest.mark.parametrize("policy", ["skip_batch", "roll_back"])
@@ -106,12 +138,12 @@ def test_the_running_median_after_a_restart_is_the_one_of_an_unbroken_run(tmp_pa
         judge.accepts(step, 1.0, value)
     with open(tmp_path / names.LOSSES, "a") as file:
         file.write("[10, 1.\n")
-    assert read_window(RunDirectory(tmp_path), 6, configured(*SPIKES).recovery) == values[:6]
+    assert read_window(RunDirectory(tmp_path), 6, configured(*SPIKES).recovery, Skipped()) == values[:6]
     again = losses(tmp_path, *SPIKES, cycle=1, restored=6)
     for step, value in enumerate(values[6:], 7):
         again.accepts(step, 1.0, value)
     assert again.window == judge.window
-    assert read_window(RunDirectory(tmp_path), 9, configured(*SPIKES).recovery) == values[1:]
+    assert read_window(RunDirectory(tmp_path), 9, configured(*SPIKES).recovery, Skipped()) == values[1:]
 
 
 def test_a_record_that_cannot_be_read_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:

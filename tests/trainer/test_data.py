@@ -182,7 +182,7 @@ def test_without_file_locks_processes_that_race_still_share_one_token_file(tmp_p
         "import trainer.data.shard as s; s._publish = die",
         "import trainer.data.shard as s; s._write_synced = die",
         "import trainer.data.tokenizer as t; t.Bytes.encode = die",
-        "import trainer.data.dataset as d; d._remember = die",
+        "import trainer.data.opening as d; d._remember = die",
     ],
 )
 def test_a_kill_at_any_moment_leaves_no_torn_token_file(tmp_path: Path, moment: str) -> None:

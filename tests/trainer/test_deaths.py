@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,12 @@ class Pod:
         self.deaths = Deaths(self.run, self.scratch, 1, same_step_limit=3)
 
     def dies(self, cycle: int, code: int, *, finished: int | None = 11, rank: int = 1, before: str = "") -> None:
-        """A rank of this cycle finished a step, then ended."""
+        """A rank of this cycle finished a step, then ended, and that is on record."""
+        self.says(cycle, code, finished=finished, rank=rank, before=before)
+        assert self.deaths.settle()
+
+    def says(self, cycle: int, code: int, *, finished: int | None = 11, rank: int = 1, before: str = "") -> None:
+        """A rank of this cycle finished a step, then ended: the launcher says so."""
         log = EventLog(self.run.events, "rank", rank=rank)
         log.point("attempt_start", restart=0)
         if finished is not None:
@@ -105,6 +111,49 @@ def test_a_hang_that_the_rank_monitor_ended_is_called_so(pod: Pod) -> None:
     terminal = pod.run.terminal()
     assert terminal is not None and "ended a hang: Section 'step' has been open for 5.02 seconds" in terminal.reason
     assert "out-of-memory" not in terminal.reason
+
+
+def test_hangs_before_the_first_step_are_on_record_and_end_no_run(pod: Pod) -> None:
+    """A mount that stalls three times is no bug that a restart repeats; restarts without a newer commit are counted."""
+    for cycle in range(4):
+        pod.dies(cycle, -9, finished=None, before=HANG.replace("step", "restore"))
+    assert len(pod.records()) == 4 and pod.run.terminal() is None
+    for cycle in range(4, 6):
+        pod.dies(cycle, -9, finished=None)
+    assert pod.run.terminal() is None, "a kill of another cause is not alike"
+    pod.dies(6, -9, finished=None)
+    terminal = pod.run.terminal()
+    assert terminal is not None and "on 3 attempts (g1-c4, g1-c5, g1-c6)" in terminal.reason
+
+
+def test_storage_that_hangs_holds_up_no_line_of_the_launcher(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    hanging = RunDirectory.require_generation
+
+    def hangs(run: RunDirectory, generation: int) -> None:
+        assert answers.wait(30)
+        hanging(run, generation)
+
+    monkeypatch.setattr(RunDirectory, "require_generation", hangs)
+    teller = threading.Thread(target=lambda: pod.says(0, -9), daemon=True)
+    teller.start()
+    teller.join(10)
+    assert not teller.is_alive(), "the thread that empties the launcher's pipe waits for the storage"
+    assert not pod.deaths.settle(0.2) and pod.records() == []
+    answers.set()
+    assert pod.deaths.settle() and len(pod.records()) == 1
+
+
+def test_whose_process_it_was_is_read_before_the_next_one_says_who_it_is(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr("trainer.restart.deaths.newest_committed", lambda _: answers.wait(30) and None)
+    pod.says(0, -9, rank=1)
+    pod.says(1, -9, rank=0)
+    answers.set()
+    assert pod.deaths.settle()
+    assert [(record["cycle"], record["rank"]) for record in pod.records()] == [("g1-c0", 1), ("g1-c1", 0)]
 
 
 def test_a_supervisor_of_an_older_generation_records_nothing_and_does_not_fail(pod: Pod) -> None:

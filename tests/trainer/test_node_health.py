@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,3 +110,25 @@ def test_a_file_system_that_stalls_once_ends_no_spare(tmp_path: Path, monkeypatc
     with NodeHealth(tmp_path / "h.sock", stalls_once, spare_check_interval_s=0.05) as health:
         watched(health, launcher, lambda: len(looks) > 4)
     assert launcher.asked_to_end == 0 and health.unfit == ""
+
+
+@pytest.mark.parametrize(("takes_s", "is_waited_for"), [(0.5, True), (20.0, False)])
+def test_its_end_waits_for_an_answer_under_way_but_not_for_a_dead_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, is_waited_for: bool
+) -> None:
+    """An answer that comes later would be about a node in which another launcher runs by then."""
+    monkeypatch.setattr("trainer.restart.node_health.CLOSE_S", 2.0)
+    asked, over, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def looks() -> list[str]:
+        asked.set()
+        over.wait(takes_s)
+        answered.set()
+        return []
+
+    with NodeHealth(tmp_path / "h.sock", looks, spare_check_interval_s=9):
+        threading.Thread(target=NodeHealthCheck(endpoint=str(tmp_path / "h.sock")), daemon=True).start()
+        assert asked.wait(20)
+        since = time.monotonic()
+    assert answered.is_set() is is_waited_for and time.monotonic() - since < 10
+    over.set()

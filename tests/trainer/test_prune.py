@@ -115,6 +115,28 @@ def test_a_step_whose_marker_cannot_be_read_is_never_deleted_and_only_set_aside(
     ]
 
 
+@pytest.mark.parametrize(("named", "step", "then"), [(15, 10, 10), (10, 10, 10), (15, 0, None)])
+def test_the_pointer_never_names_a_step_that_was_set_aside(
+    run: RunDirectory, named: int, step: int, then: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(run, 5, 10, 15)
+    pointer = run.checkpoints / names.LATEST
+    pointer.write_text(names.step_folder(named))
+    lineage.begin(run, str(SECOND), 1)
+    rename, seen = Path.rename, []
+
+    def watched(self: Path, target: Path) -> Path:
+        done = rename(self, target)
+        if pointer.exists():
+            seen.append((run.checkpoints / pointer.read_text() / names.COMMITTED).exists())
+        return done
+
+    monkeypatch.setattr(Path, "rename", watched)
+    set_newer_aside(run, step, SECOND)
+    assert all(seen)
+    assert (pointer.read_text() if pointer.exists() else None) == (then and names.step_folder(then))
+
+
 def test_with_nothing_committed_nothing_is_removed(run: RunDirectory) -> None:
     unfinished(run, "step-00000005", "step-00000010.g1-c0-r0-s2.partial")
     prune_as(run)

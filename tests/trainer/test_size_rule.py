@@ -140,14 +140,14 @@ def test_a_round_is_abandoned_when_all_of_its_pods_have_vanished() -> None:
 
 def test_a_slow_machine_gets_twice_the_time_each_time_until_it_has_started_a_rank() -> None:
     rule, waits, now = RejoinRule(60), [], 0.0
-    for _ in range(3):
+    for _ in range(7):
         vain = first_vain(rule, enough=True, ranks=0, since=now)
         assert vain is not None
         waits.append(vain - now)
         rule.made_anew()
         rule.began()
         now = vain + 1
-    assert waits == [60, 120, 240]
+    assert waits == [60, 120, 240, 480, 960, 960, 960], "and no longer than 16 times"
     assert not rule.in_vain(now, True, 1)
     assert first_vain(rule, enough=True, ranks=0, since=now + 1) == now + 1 + 60
 

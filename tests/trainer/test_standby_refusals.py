@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from holdfast.config import load_profile
@@ -16,6 +18,7 @@ from trainer.standby.keeper import STARTS, Keeper
 from trainer.standby.protocol import ENV_SOCKET
 from trainer.standby.template import UNFIT
 
+ROOT = Path(__file__).parents[2]
 COLD = "it starts an interpreter of its own\nusage: python -m trainer [-h] --config"
 
 
@@ -29,32 +32,32 @@ def standby(tmp_path: Path) -> Iterator[Standby]:
 def test_a_door_without_a_supervisor_that_keeps_one_is_an_ordinary_rank(standby: Standby) -> None:
     del standby.environment[ENV_SOCKET]
     code, output = output_of(standby.door("--help"))
-    assert code == 1 and "the supervisor keeps none; " + COLD in output
+    assert code == 0 and "the supervisor keeps none; " + COLD in output
 
 
 def test_a_door_whose_template_is_gone_is_an_ordinary_rank(standby: Standby) -> None:
     code, output = output_of(standby.door("--help"))
-    assert code == 1 and "it cannot be reached: [Errno 2] No such file or directory; " + COLD in output
+    assert code == 0 and "it cannot be reached: [Errno 2] No such file or directory; " + COLD in output
 
 
 def test_a_door_does_not_wait_for_a_template_that_has_died_of_its_imports(standby: Standby) -> None:
     standby.start("ends")
     code, output = output_of(standby.door("--help"))
-    assert code == 1 and "no standby for this rank: it " in output and COLD in output
+    assert code == 0 and "no standby for this rank: it " in output and COLD in output
     assert "has not answered within" not in output
 
 
 def test_a_template_with_threads_forks_nothing(standby: Standby) -> None:
     standby.start("threads")
     code, output = output_of(standby.door("--help"))
-    assert code == 1 and "it has 2 threads, of which a fork would have one; " + COLD in output
+    assert code == 0 and "it has 2 threads, of which a fork would have one; " + COLD in output
 
 
 def test_a_variable_that_a_library_may_have_read_must_be_the_same(standby: Standby) -> None:
     standby.start()
     assert output_of(standby.door("exit", "7", RANK="3", MASTER_PORT="1", TORCHELASTIC_RUN_ID="x"))[0] == 7
     code, output = output_of(standby.door("--help", OMP_NUM_THREADS="17", NCCL_DEBUG="WARN"))
-    assert code == 1 and COLD in output
+    assert code == 0 and COLD in output
     assert "differ from those it was started with: NCCL_DEBUG, OMP_NUM_THREADS;" in output
 
 
@@ -63,7 +66,7 @@ def test_code_that_has_changed_since_it_was_imported_is_not_run(standby: Standby
     assert output_of(standby.door("exit", "8"))[0] == 8
     (standby.sources / "code.py").write_text("1 + 1")
     code, output = output_of(standby.door("--help"))
-    assert code == 1 and "the code has changed since it was imported; " + COLD in output
+    assert code == 0 and "the code has changed since it was imported; " + COLD in output
 
 
 class Process:
@@ -137,3 +140,33 @@ def test_several_ranks_per_node_get_the_threads_that_the_launcher_would_give_the
     assert "OMP_NUM_THREADS" not in one.environment
     two, _ = kept(tmp_path, "recovery.standby=true", "cluster.ranks_per_node=2")
     assert two.environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_the_allocator_of_pyarrow_starts_no_thread_where_ranks_are_forked(tmp_path: Path) -> None:
+    """Some library imports it on some machines; its thread would make each template unfit."""
+    if "jemalloc" not in pyarrow.supported_memory_backends():
+        pytest.skip("this build of pyarrow has no jemalloc, the allocator that starts a thread")
+    code = (
+        "import pyarrow, time\n"
+        "kept = pyarrow.allocate_buffer(1 << 22, memory_pool=pyarrow.jemalloc_memory_pool())\n"
+        "time.sleep(0.2)\n"
+        "from trainer.standby.soundness import unfit_to_fork\n"
+        "print(unfit_to_fork())"
+    )
+    made, _ = kept(tmp_path, "recovery.standby=true", "cluster.ranks_per_node=2")
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+
+    def verdict(environment: dict[str, str]) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert verdict(environment | made.environment) == "None"
+    assert "2 threads" in verdict(environment | {"OMP_NUM_THREADS": "1"}), "the claim must be able to fail"

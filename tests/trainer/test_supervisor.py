@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import names
+from holdfast.process_identity import pid_started
 from holdfast.run_directory import Terminal
 from holdfast.terminal import terminal_id
 from tests.trainer.fake_pod import FakePod, runs
@@ -111,9 +112,9 @@ def test_a_pod_of_an_older_generation_ends_its_launcher_and_itself_with_75(pod: 
     assert pod.ends(pod.start(WAITS))[0] == 75  # and one that comes too late does not even begin
 
 
-@pytest.mark.parametrize("opens_a_section", [False, True])
+@pytest.mark.parametrize("opened", ["", "by an earlier process with this pid", "by itself"])
 def test_a_rank_without_a_section_is_killed_after_its_limit_and_one_with_a_section_is_not(
-    pod: FakePod, opens_a_section: bool
+    pod: FakePod, opened: str
 ) -> None:
     """case-16: the rank monitor does not watch a rank before its first section. A name with `launcher` in it is no
     launcher."""
@@ -123,8 +124,10 @@ def test_a_rank_without_a_section_is_killed_after_its_limit_and_one_with_a_secti
     process = pod.start(f"cd {pod.run_dir.parent}; PYTHONPATH=; {rank}", "worker", "recovery.first_section_timeout_s=2")
     pod.until_ready()
     (pid,) = pod.pids()
+    opens_a_section = opened == "by itself"
+    if opened:
+        pod.monitored(pid, "1234" if "earlier" in opened else pid_started(pid))
     if opens_a_section:
-        pod.monitored(pid)
         time.sleep(4)
         assert runs(pid) and not pod.events("first_section_timeout")
     else:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import ConfigError
+from holdfast.config import ConfigError, RunConfig
 from tests.trainer.conftest import configured
+from tests.trainer.prepared_data import lines, made
 from trainer.data import open_dataset
 from trainer.data.tokenizer import Bytes, load, token_type
 
@@ -80,3 +81,43 @@ def test_token_files_use_the_smallest_type_that_fits() -> None:
         "uint16",
         "uint32",
     ]
+
+
+# --- prepared ahead ---
+
+
+def words_config(tokenizer: Path | str, vocabulary: int = 6) -> RunConfig:
+    sets = [f"data.tokenizer={tokenizer}", f"model.vocab_size={vocabulary}", "data.sequence_length=8"]
+    return configured("data.path=[tokens]", "data.limit_mib=null", *sets)
+
+
+def test_prepared_documents_end_with_the_end_token_and_are_trained_on_without_the_tokenizer(
+    tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(["the job", "goes on the job ü"] * 20))
+    result = made(tmp_path / "in.jsonl", tmp_path / "tokens", tokenizer=str(tokenizer_folder), workers=2)
+    assert (result["tokens"], result["documents"]) == (20 * (3 + 6), 40)
+    monkeypatch.setattr("trainer.data.tokenizer._from_hugging_face", lambda *_: pytest.fail("it was loaded"))
+    dataset = open_dataset(words_config(tokenizer_folder), tmp_path, tmp_path / "cache")
+    stream = dataset._parts[0].stream
+    assert [WORDS[index] for index in stream.read(0, 9).tolist()] == [
+        "the", "job", "<end>", "goes", "on", "the", "job", "<unknown>", "<end>",
+    ]  # fmt: skip
+    assert stream.ends(0, 18).tolist() == [3, 9, 12]
+    assert stream.read(0, 9).dtype.name == "uint8"
+
+
+def test_prepared_tokens_are_compared_with_the_model_and_with_a_tokenizer_of_another_name(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(["the job goes on"] * 40))
+    made(tmp_path / "in.jsonl", tmp_path / "tokens", tokenizer=str(tokenizer_folder))
+    with pytest.raises(ConfigError, match=r"model\.vocab_size = 5: .* has token ids up to 5\. Use at least 6"):
+        open_dataset(words_config(tokenizer_folder, 5), tmp_path, tmp_path / "cache")
+    moved = Path(shutil.copytree(tokenizer_folder, tmp_path / "moved"))
+    assert open_dataset(words_config("moved"), tmp_path, tmp_path / "cache").tokens == 200
+    rules = json.loads((moved / "tokenizer.json").read_text())
+    rules["model"]["vocab"]["stops"] = rules["model"]["vocab"].pop("goes")
+    (moved / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(ConfigError, match=r"data\.tokenizer = 'moved': data\.path names tokens, which was prepared"):
+        open_dataset(words_config("moved"), tmp_path, tmp_path / "cache")

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trainer.gloo import run_ranks
 from tests.trainer.saves import Session, config
+from trainer.checkpoint.writer import Writer
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +37,39 @@ def test_a_writer_killed_before_it_fetched_its_work_leaves_no_file_open(tmp_path
     sockets of the killed writer may still be closing, hence the slack."""
     (open_files,) = run_ranks(_abort_at_once, 1, str(tmp_path))
     assert open_files[3] - open_files[0] < 16, open_files
+
+
+class _InASystemCall:
+    """A writer process that does not end although it was killed: the storage does not answer."""
+
+    exitcode: int | None = None
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.waited_s = 0.0
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self, limit_s: float) -> None:
+        self.waited_s += limit_s
+
+
+@pytest.mark.timeout(60)
+def test_a_restart_does_not_wait_for_a_killed_writer_that_hangs_in_the_storage() -> None:
+    writer = Writer(0)
+    writer.start()
+    caller: Any = writer._caller
+    hung = caller.process = _InASystemCall(caller.process)
+    writer.abort()
+    assert hung.waited_s < 1
+    assert writer._dying == [hung], "it is kept, to be collected when it ends"
+    writer.start()
+    assert writer.pid not in (None, hung._process.pid)
+    hung.exitcode = -9
+    writer.abort()
+    assert not writer._dying
+    hung._process.join(5)
 
 
 def test_ranks_may_open_as_many_files_as_the_machine_allows() -> None:

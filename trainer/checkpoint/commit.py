@@ -26,10 +26,11 @@ from holdfast.checkpoint_folder import DCP_METADATA, STATE, FileRecord, Marker, 
 from holdfast.config import names
 from holdfast.run_directory import RunDirectory, StaleGeneration, sync_folder, write_atomically
 from trainer.checkpoint.acknowledgements import NotAcknowledged, await_all, file_of
+from trainer.checkpoint.outcomes import called_off
 from trainer.checkpoint.persist import Equipment, equipment, has_written
 from trainer.checkpoint.plan import results_from_json, write_metadata
 from trainer.checkpoint.prune import prune
-from trainer.checkpoint.writer import WriterFailed, called_off
+from trainer.checkpoint.writer import WriterFailed
 
 logger = logging.getLogger(__name__)
 

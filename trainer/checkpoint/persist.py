@@ -71,6 +71,11 @@ def equipment() -> Equipment:
     return _equipment[0]
 
 
+def staged() -> list[torch.Tensor]:
+    """In the writer process: the staged tensors, which are the rank's own memory."""
+    return _tensors
+
+
 def has_written(folder: str) -> bool:
     """Whether this process has written its part of the save in `folder`, and nothing since."""
     return _written == [folder]

@@ -16,7 +16,7 @@ from holdfast.checkpoint_folder import look, read_marker
 from holdfast.config import names
 from holdfast.config.schema import Checkpoint
 from holdfast.leases import held_steps
-from holdfast.run_directory import RunDirectory, sync_folder
+from holdfast.run_directory import RunDirectory, sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from trainer.runtime import Attempt
@@ -103,13 +103,25 @@ def set_newer_aside(run: RunDirectory, step: int, attempt: Attempt) -> list[str]
     _require_current(run, attempt.generation, str(attempt))
     moved = []
     found = look(run.checkpoints)
-    for newer in sorted(other for other in (*found.committed, *found.damaged) if other > step):
+    newer_ones = sorted(other for other in (*found.committed, *found.damaged) if other > step)
+    _point_away(run.checkpoints / names.LATEST, newer_ones, step)
+    for newer in newer_ones:
         folder = run.checkpoints / names.step_folder(newer)
         target = run.path / names.ASIDE / str(attempt)
         target.mkdir(parents=True, exist_ok=True)
         folder.rename(target / folder.name)
         moved.append(str(target / folder.name))
     return moved
+
+
+def _point_away(pointer: Path, leaving: list[int], step: int) -> None:
+    """LATEST names no step that leaves, at no moment: it names `step`, or nothing where training begins anew."""
+    if not pointer.exists() or pointer.read_text() not in map(names.step_folder, leaving):
+        return
+    if step:
+        write_atomically(pointer, names.step_folder(step))
+    else:
+        pointer.unlink()
 
 
 def remove_partials(run: RunDirectory, attempt: Attempt) -> list[str]:

@@ -79,6 +79,7 @@ class Saving:
         self._keep = survivors.config.checkpoint
         self._run = survivors.run
         self._log = survivors.log
+        self._faults = survivors.faults
         self._rank = survivors.identity.rank
         self._world_size = survivors.identity.world_size
         self._writer: Writer = survivors.writer
@@ -108,6 +109,7 @@ class Saving:
         self._equip()
         with self._log.span("stage", step=step, bytes=self._stage.bytes):
             self._stage.copy()
+        self._faults.strike("stage", step)
         self._serial += 1
         folder = partial_folder(self._run, step, str(self._attempt), self._serial)
         self._save = _Save(step, self._serial, folder, description, time.monotonic())
@@ -168,21 +170,25 @@ class Saving:
             if not self._stage.done():
                 self._require_in_time(save)
                 return
-            save.write = self._writer.submit(persist.write_shard, str(save.folder))
+            write = self._faults.request("persist", save.step, persist.write_shard, str(save.folder))
+            save.write = self._writer.submit(*write)
             if self._rank == 0:
                 save.publish = self._ask_for_commit(save)
+            self._faults.strike("persist", save.step)
         if save.acknowledged:
             return
         written = self._writer.result(save.write, self._keep.persist_timeout_s)
         if written is not None:
             save.acknowledged = True
             self._log.lasted("write", save.write.since, step=save.step, **written)
+            self._faults.strike("commit", save.step)
 
     def _ask_for_commit(self, save: _Save) -> Ticket:
         """Queued behind the write, so that no trainer is needed any more. Rank 0 only."""
         limit_s = self._keep.persist_timeout_s
         deadline = save.since + limit_s - min(ANSWER_S, limit_s / 20)
-        return self._writer.submit(commit.publish, str(save.folder), save.serial, save.description, deadline)
+        arguments = (str(save.folder), save.serial, save.description, deadline)
+        return self._writer.submit(*self._faults.request("commit", save.step, commit.publish, *arguments))
 
     def _committed(self, save: _Save) -> bool:
         """Whether the writer has committed the step. Calls it off if a part will never come. Rank 0 only."""

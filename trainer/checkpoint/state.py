@@ -12,11 +12,18 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from holdfast.config import RunConfig
+from holdfast.config.fields import field_at
 from trainer.runtime import Attempt
 
 SCHEMA = 1
-IRRELEVANT = {"training.min_step_s", "training.micro_batch_size", "data.path", "data.limit_mib", "model.dtype"}
-"""Keys of the compared sections whose change does not make it another experiment. Data is compared by fingerprint."""
+IRRELEVANT = {
+    "training.min_step_s", "training.micro_batch_size", "model.dtype",
+    "training.evaluate_every_steps", "training.evaluation_samples",
+    "data.path", "data.limit_mib", "data.mixture", "data.validation_fraction", "data.validation_path",
+    "data.prepare", "data.token_secret",
+}  # fmt: skip
+"""Keys of the compared sections whose change does not make it another experiment. Data is compared by fingerprint, and
+that follows the shares of a mixture and what is held out too."""
 
 
 def live_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -68,6 +75,8 @@ def differing_keys(saved: dict[str, Any], config: RunConfig, fingerprint: str) -
         compared(saved["config"], saved["data_fingerprint"]),
         compared(config.model_dump(mode="json"), fingerprint),
     )
+    # A key that the version which saved did not have counts as its default.
+    then = {key: _default(key) for key in now} | then
     differing = {
         key: (then.get(key), now.get(key)) for key in sorted(then.keys() | now.keys()) if then.get(key) != now.get(key)
     }
@@ -75,6 +84,11 @@ def differing_keys(saved: dict[str, Any], config: RunConfig, fingerprint: str) -
     return {
         key: pair for key, pair in differing.items() if not any(key == a or key.startswith(f"{a}.") for a in allowed)
     }
+
+
+def _default(key: str) -> Any:
+    field = field_at(key.split("."))
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 
 
 def compared(config: dict[str, Any], fingerprint: str) -> dict[str, Any]:

@@ -19,12 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import psutil
 import torch
 from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest, PersistentAsyncCaller
 from torch import multiprocessing
 
+from trainer.checkpoint.outcomes import OUTCOME_BYTES, OUTCOMES, SWITCH_BYTES, place, report, settle, switch
 from trainer.checkpoint.segments import Handle
 from trainer.standby.soundness import close_sockets, unfit_to_fork
 
@@ -33,15 +32,12 @@ logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 PROCESS_NAME = b"hf-writer"
 """A forked writer has the command line of its rank; by this, `ps -o comm` and `top` tell them apart."""
-OUTCOME_BYTES = 1 << 13
-OUTCOMES = 8
-"""Results that are kept, so that one that nobody has looked at yet survives the next request."""
-SWITCH_BYTES = 8
-"""Behind the results: the number of the request that is called off, 0 for none. One aligned word, set at once."""
 NICE = 10
 """CPU priority of the writer: training comes first."""
-IO_LEVEL = 7
-"""Lowest level of the best-effort I/O class. The idle class would starve on a busy disk until the save times out."""
+LET_GO_S = 0.3
+"""A killed writer is waited for so long. Measured: killed while it wrote to a slow disk, it was there for 3 s more.
+What its last system call still does is harmless: nobody reads its folder, and a marker of an aborted attempt is
+refused."""
 
 
 class WriterFailed(Exception):
@@ -108,6 +104,8 @@ class Writer:
         self._completed = 0
         self._ends: dict[int, str] = {}
         """Process id of the writer that was given up last, and why."""
+        self._dying: list[Any] = []
+        """Processes that were killed and were still in a system call."""
         self._preparation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
     def start(self, fork: bool = False) -> None:
@@ -134,7 +132,7 @@ class Writer:
         except OSError as error:
             raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
         self._caller = caller
-        self._send(_settle, Handle.of(self._outcome))
+        self._send(settle, Handle.of(self._outcome))
         if self._preparation is not None:
             function, arguments = self._preparation
             self._send(function, *arguments)
@@ -164,7 +162,7 @@ class Writer:
         """
         self._require_process()
         self._submitted = self._requests + 1  # first: an abort of the attempt may strike between the two
-        self._send(_report, self._submitted, function, arguments)
+        self._send(report, self._submitted, function, arguments)
         return Ticket(self._requests, self.pid or 0, time.monotonic())
 
     def result(self, ticket: Ticket, limit_s: float) -> Any | None:
@@ -195,7 +193,7 @@ class Writer:
     def call_off(self, ticket: Ticket) -> None:
         """Tell a request that asks `called_off` to end. It may be too late for that: its result says what became."""
         if self._serves(ticket):
-            _switch(self._outcome)[0] = ticket.number
+            switch(self._outcome)[0] = ticket.number
 
     def abort(self) -> None:
         """Kill the process and forget its work; the next request starts a new one."""
@@ -205,8 +203,11 @@ class Writer:
             return
         process, caller.process = caller.process, None
         process.kill()
-        process.join(5)
-        _switch(self._outcome)[0] = 0
+        process.join(LET_GO_S)
+        if process.exitcode is None:
+            self._dying.append(process)  # in the middle of a write to the storage: it ends when that returns
+        self._dying = [one for one in self._dying if one.exitcode is None]  # asking collects those that have ended
+        switch(self._outcome)[0] = 0
         for channel in (caller.queue, caller.preload_q, caller.comp_q):
             # What is still in the pipe is for a dead reader; joining its feeder thread would wait for ever.
             channel.cancel_join_thread()
@@ -239,7 +240,7 @@ class Writer:
     def _left_behind(self, ticket: Ticket, otherwise: str) -> Any:
         """What the process has left of the request. Raises WriterFailed if that is an error or, with `otherwise`,
         nothing: a process that was killed may have left half a result."""
-        content = bytes(_place(self._outcome, ticket.number)).rstrip(b"\0")
+        content = bytes(place(self._outcome, ticket.number)).rstrip(b"\0")
         try:
             outcome = json.loads(content)
         except ValueError:
@@ -249,48 +250,3 @@ class Writer:
         if "error" in outcome:
             raise WriterFailed(outcome["error"], outcome["kind"])
         return outcome["result"]
-
-
-_channel: list[torch.Tensor] = []
-"""In the writer process: where results go."""
-_request: list[int] = []
-"""In the writer process: the number of the request that it is doing."""
-
-
-def _settle(outcome: Handle) -> None:
-    """First request: where results go, and how important the process is to the storage."""
-    _channel[:] = [outcome.open()]
-    try:
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, IO_LEVEL)
-    except (OSError, psutil.Error) as error:
-        logger.warning("the writer keeps its I/O priority: %s", error)
-
-
-def called_off() -> bool:
-    """In the writer process: whether the trainer has called off what it is doing."""
-    return int(_switch(_channel[0])[0]) == _request[0]
-
-
-def _report(number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Call the function and leave its result, or why it failed. The process lives on: to start one takes seconds."""
-    outcome: dict[str, Any] = {"request": number, "process": os.getpid()}
-    _request[:] = [number]
-    try:
-        outcome["result"] = function(*arguments)
-    except Exception as error:  # noqa: BLE001  whatever it is, the trainer has to know
-        outcome |= {"error": str(error)[: OUTCOME_BYTES // 8], "kind": type(error).__name__}
-    content = json.dumps(outcome).encode()
-    memory = _place(_channel[0], number)
-    memory[:] = 0
-    memory[: len(content)] = bytearray(content)
-
-
-def _place(memory: torch.Tensor, number: int) -> Any:
-    """Where the result of a request lies."""
-    start = number % OUTCOMES * OUTCOME_BYTES
-    return memory.numpy()[start : start + OUTCOME_BYTES]
-
-
-def _switch(memory: torch.Tensor) -> Any:
-    """The number of the request that is called off, as an array of one."""
-    return memory.numpy()[-SWITCH_BYTES:].view(np.int64)

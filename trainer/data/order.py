@@ -23,8 +23,13 @@ def sample_ids(seed: int, samples: int, first: int, count: int) -> Ids:
 
     One epoch follows another without a gap, each with its own order; within one every sample comes exactly once.
     """
-    epochs, positions = np.divmod(np.arange(first, first + count, dtype=np.int64), samples)
-    ids = np.empty(count, dtype=np.int64)
+    return samples_at(seed, samples, np.arange(first, first + count, dtype=np.int64))
+
+
+def samples_at(seed: int, samples: int, places: Ids) -> Ids:
+    """The samples at any places of the same endless sequence."""
+    epochs, positions = np.divmod(places, samples)
+    ids = np.empty(len(places), dtype=np.int64)
     for epoch in np.unique(epochs):
         here = epochs == epoch
         ids[here] = shuffled(positions[here], samples, seed, int(epoch))

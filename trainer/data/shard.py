@@ -26,7 +26,8 @@ import numpy as np
 
 from holdfast.run_directory import sync_folder
 from trainer.data.sources import Source
-from trainer.data.tokenizer import Tokenizer, Tokens, token_type
+from trainer.data.tokenizer import Tokenizer, token_type
+from trainer.data.tokens import Stream, TokenFile
 
 TOKENS = "tokens.bin"
 INDEX = "index.json"
@@ -37,26 +38,29 @@ _ABANDONED_S = 3600.0
 
 @dataclass(frozen=True)
 class Shard:
-    """A whole token file. tokens: their number. vocabulary: every id is below it."""
+    """A whole token file. tokens: their number. vocabulary: every id is below it. ends: of its documents, ascending."""
 
     fingerprint: str
     folder: Path
     tokens: int
     dtype: str
     vocabulary: int
+    ends: tuple[int, ...]
 
-    def read(self) -> Tokens:
-        """All tokens, memory-mapped, read-only, shape [tokens]."""
-        mapped: Tokens = np.memmap(self.folder / TOKENS, dtype=self.dtype, mode="r")
-        return mapped
+    def stream(self) -> Stream:
+        """Its tokens, memory-mapped."""
+        ends = np.asarray(self.ends, dtype=np.uint64)
+        return Stream([TokenFile(self.folder / TOKENS, self.tokens, ends)], self.dtype)
 
 
 def find(cache: Path, fingerprint: str) -> Shard | None:
-    """The shard, if it is there and whole. One that is damaged is taken out of the way."""
+    """The shard, if it is there and whole. One that is damaged, or does not say where documents end, is taken out of
+    the way."""
     folder = cache / fingerprint
     try:
         index = json.loads((folder / INDEX).read_text())
-        shard = Shard(fingerprint, folder, int(index["tokens"]), str(index["dtype"]), int(index["vocabulary"]))
+        ends = tuple(int(end) for end in index["ends"])
+        shard = Shard(fingerprint, folder, int(index["tokens"]), str(index["dtype"]), int(index["vocabulary"]), ends)
         whole = (folder / TOKENS).stat().st_size == shard.tokens * np.dtype(shard.dtype).itemsize
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         whole = False
@@ -97,10 +101,11 @@ def _build(
     partial = _own_folder(cache / fingerprint)
     partial.chmod(0o755)  # mkdtemp's 0700 would shut out the ranks of another user
     try:
-        count = _write_tokens(partial / TOKENS, tokenizer, sources, digests)
+        ends = _write_tokens(partial / TOKENS, tokenizer, sources, digests)
         index = {
             "fingerprint": fingerprint,
-            "tokens": count,
+            "tokens": ends[-1],
+            "ends": ends,
             "dtype": token_type(tokenizer.vocabulary).name,
             "vocabulary": tokenizer.vocabulary,
             "tokenizer": tokenizer.identity,
@@ -116,8 +121,9 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)  # after the rename there is nothing by that name
 
 
-def _write_tokens(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], digests: Sequence[str]) -> int:
-    count = 0
+def _write_tokens(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], digests: Sequence[str]) -> list[int]:
+    """Each source is a document; the ends of all."""
+    count, ends = 0, []
     with path.open("wb") as file:
         for source, digest in zip(sources, digests, strict=True):
             read = hashlib.sha256()
@@ -126,9 +132,10 @@ def _write_tokens(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], d
                 count += len(tokens)
             if read.hexdigest() != digest:
                 raise OSError(f"{source.path} changed while it was read; do not change it during a run")
+            ends.append(count)
         file.flush()
         os.fsync(file.fileno())
-    return count
+    return ends
 
 
 def _digested(source: Source, update: Callable[[bytes], Any]) -> Iterator[bytes]:

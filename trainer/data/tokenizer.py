@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from holdfast.config import ConfigError, Problem
-
-Tokens = npt.NDArray[np.unsignedinteger[Any]]
+from trainer.data.hub import hub_problem, without_token
+from trainer.data.tokens import Tokens
 
 BYTES = "bytes"
 _LONGEST_LINE = 1 << 20
@@ -21,13 +20,18 @@ _LONGEST_LINE = 1 << 20
 
 
 class Tokenizer(Protocol):
-    """`identity` changes whenever the same text would give other tokens. Every id is below `vocabulary`."""
+    """`identity` changes whenever the same text would give other tokens. Every id is below `vocabulary`. `end`: the
+    token that ends a document; None: there is none."""
 
     identity: str
     vocabulary: int
+    end: int | None
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
-        """Token ids of one document, in pieces, of type `token_type(vocabulary)`."""
+        """Token ids of one document with its end, in pieces, of type `token_type(vocabulary)`."""
+
+    def ids(self, texts: Sequence[str]) -> list[Tokens]:
+        """Token ids of each text, without ends."""
 
 
 def token_type(vocabulary: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -45,11 +49,16 @@ class Bytes:
 
     identity = BYTES
     vocabulary = 256
+    end: int | None = None
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
         """See Tokenizer."""
         for chunk in chunks:
             yield np.frombuffer(chunk, dtype=np.uint8)
+
+    def ids(self, texts: Sequence[str]) -> list[Tokens]:
+        """See Tokenizer."""
+        return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
 
 class HuggingFace:
@@ -60,16 +69,20 @@ class HuggingFace:
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         self.vocabulary = max(vocabulary.values()) + 1
         self.identity = f"{type(self._tokenizer).__name__}-{_rules_digest(self._tokenizer, vocabulary)}"
-        self._end: int | None = self._tokenizer.eos_token_id
+        self.end: int | None = self._tokenizer.eos_token_id
         self._type = token_type(self.vocabulary)
 
     def encode(self, chunks: Iterable[bytes]) -> Iterator[Tokens]:
         """See Tokenizer. Text is cut at line ends, so that a file of any size fits in memory."""
         for text in _lines(chunks):
-            encoded = self._tokenizer(text, add_special_tokens=False, return_attention_mask=False, verbose=False)
-            yield np.asarray(encoded["input_ids"], dtype=self._type)
-        if self._end is not None:
-            yield np.asarray([self._end], dtype=self._type)
+            yield from self.ids([text])
+        if self.end is not None:
+            yield np.asarray([self.end], dtype=self._type)
+
+    def ids(self, texts: Sequence[str]) -> list[Tokens]:
+        """See Tokenizer."""
+        encoded = self._tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return [np.asarray(ids, dtype=self._type) for ids in encoded["input_ids"]]
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -96,9 +109,12 @@ def _from_hugging_face(name: str, storage: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        fix = "name a folder on the shared storage that holds it, a model on the Hugging Face hub, or bytes"
-        raise ConfigError([Problem("data.tokenizer", name, f"it cannot be loaded ({reason})", fix)], "data") from error
+        problem = None if folder.is_dir() else hub_problem(error, "data.tokenizer", name)
+        if problem is None:
+            reason = without_token((str(error).strip().splitlines() or [type(error).__name__])[0])
+            fix = "name a folder on the shared storage that holds it, a model on the Hugging Face hub, or bytes"
+            problem = Problem("data.tokenizer", name, f"it cannot be loaded ({reason})", fix)
+        raise ConfigError([problem], "data") from error
 
 
 def _rules_digest(tokenizer: Any, vocabulary: dict[str, int]) -> str:

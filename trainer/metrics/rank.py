@@ -72,6 +72,8 @@ class RankMetrics:
             metrics.COMMIT_TIME: time.time(),
         }
         self._steps, self._step_seconds = 0, 0.0
+        self._slow: dict[int, float] = {}
+        """Slow rank -> seconds of a step; rank 0 compares (trainer/stragglers)."""
         self._restarts = {"in_process": 0, "in_job": identity.cycle, "generation": max(0, identity.generation - 1)}
 
     def saw(self, event: dict[str, Any]) -> None:
@@ -92,6 +94,11 @@ class RankMetrics:
             self._restored(event["step"], event.get("tier"))
         elif name == "attempt_start":
             self._restarts["in_process"] = event["restart"]
+            self._slow = {}
+        elif name == "straggler":
+            self._slow = {**self._slow, event["rank"]: event["own_s"] - event["median_s"]}
+        elif name == "straggler_over":
+            self._slow = {rank: seconds for rank, seconds in self._slow.items() if rank != event["rank"]}
 
     def _step(self, event: dict[str, Any], duration: float) -> None:
         values = self._values
@@ -131,6 +138,8 @@ class RankMetrics:
                 continue
             if metric is metrics.RESTARTS:
                 yield family(metric, {(*labels, layer): count for layer, count in self._restarts.items()})
+            elif metric is metrics.STRAGGLER_SECONDS:
+                yield family(metric, {(self._config.name, str(rank)): slow for rank, slow in self._slow.items()})
             elif metric is metrics.STEP_SECONDS:
                 yield family(metric, {labels: (self._steps, self._step_seconds)})
             elif metric is metrics.LEARNING_RATE:

@@ -36,6 +36,7 @@ class Guard:
         self.health_socket = None if self._health is None else str(pod.scratch / names.HEALTH_SOCKET)
 
     def __enter__(self) -> Guard:
+        self._stack.callback(self._deaths.close)
         self._stack.enter_context(self._logs)
         if self._health is not None:
             self._stack.enter_context(self._health)
@@ -49,7 +50,9 @@ class Guard:
         self._deaths.on_line(line)
 
     def look_after(self, child: Child) -> None:
-        """Call often while the launcher runs."""
+        """Call often while the launcher runs, and once when it has ended."""
+        if child.code() is not None:
+            self._deaths.settle()  # the record may say how this pod ends
         if self._health is not None:
             self._health.look_after(child)
 

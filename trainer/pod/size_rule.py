@@ -73,6 +73,11 @@ class SizeRule:
         return self._larger is not None and now - self._larger[1] >= self._hold_s
 
 
+LONGEST_REJOIN = 16
+"""So many times recovery.rejoin_timeout_s is the longest wait for launchers that do not meet, however often they were
+made anew: on machines that slow, patience beyond it cures nothing, and the restarts without progress are counted."""
+
+
 class RejoinRule:
     """When launchers wait for one another in vain.
 
@@ -84,7 +89,8 @@ class RejoinRule:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        """recovery.rejoin_timeout_s, doubled with each time in a row that it was not enough to start a rank."""
+        """recovery.rejoin_timeout_s, doubled with each time in a row that it was not enough to start a rank, up to
+        LONGEST_REJOIN times."""
         self._least_s = limit_s
         self._since: float | None = None
         self._trained: set[str] = set()
@@ -110,7 +116,7 @@ class RejoinRule:
 
     def made_anew(self) -> None:
         """Told when the launchers are made to start anew: on a slow machine they may have been about to."""
-        self.limit_s *= 2
+        self.limit_s = min(2 * self.limit_s, LONGEST_REJOIN * self._least_s)
 
     def began(self) -> None:
         """Told when the next generation owns the run."""

@@ -17,9 +17,10 @@ from holdfast.run_directory import Owner, StaleGeneration
 from trainer.child import Child, age_s
 from trainer.pod.guard import Guard
 from trainer.pod.pod import POLL_S, RECORDS_S, Pod
+from trainer.pod.round import Round
 from trainer.pod.verdict import Outcome, recorded
 from trainer.pod.watch import Watch
-from trainer.restart.heartbeat import MONITORED_PREFIX
+from trainer.restart.heartbeat import forget_monitored, is_monitored
 from trainer.standby.keeper import Keeper
 
 OWNER_S = 60.0
@@ -77,20 +78,40 @@ def _one_generation(pod: Pod, owner: Owner, here: Here) -> Outcome | None:
     """How the pod ends, or None if another generation follows in it."""
 
     guard = Guard(pod, owner)
+    if not pod.config.recovery.in_job:
+        return _one_round(pod, owner, guard)
 
     def look_after(child: Child) -> str | None:
         _limit_first_section(pod, child)
         guard.look_after(child)
         if pod.standby is not None:
             pod.standby.look_after()
-        if not pod.config.recovery.in_job:
-            return None
         here.inside(owner.generation, len(child.ranks()), len(pod.departure.training(child)))
         return pod.run.asked_to_move_on(owner.generation)
 
+    forget_monitored(pod.scratch)
     with guard:
         outcome = Watch(pod, owner, look_after, guard.on_line).run(_launcher_argv(pod, owner, guard))
     return guard.verdict(outcome)
+
+
+def _one_round(pod: Pod, owner: Owner, guard: Guard) -> Outcome | None:
+    """How the pod ends, under torchrun: with its launcher, or when those of other nodes have ended."""
+    one = Round(pod, owner)
+
+    def look_after(child: Child) -> None:
+        guard.look_after(child)
+        one.look(child)
+
+    with guard:
+        one.began()
+        try:
+            outcome = Watch(pod, owner, look_after, guard.on_line).run(_launcher_argv(pod, owner, guard))
+        finally:
+            one.ended()
+    if one.broken and outcome is not None and outcome.code == names.EXIT_RETRY:
+        return Outcome(names.EXIT_RETRY, one.broken)
+    return outcome
 
 
 def _launcher_argv(pod: Pod, owner: Owner, guard: Guard) -> list[str]:
@@ -145,12 +166,10 @@ def _await_owner(pod: Pod, after: int, limit_s: float) -> Owner | None:
 
 def _limit_first_section(pod: Pod, child: Child) -> None:
     """End a rank that has no rank monitor yet and never may: until its first section NVRx does not watch it."""
-    if not pod.config.recovery.in_job:
-        return
     limit = pod.config.recovery.first_section_timeout_s
     for process in child.ranks():
         age = age_s(process.pid)
-        if age > limit and not (pod.scratch / f"{MONITORED_PREFIX}{process.pid}").exists():
+        if age > limit and not is_monitored(pod.scratch, process.pid):
             logging.error(
                 "rank process %d has no section after %.0f s (recovery.first_section_timeout_s); killing it",
                 process.pid,

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import names
 from holdfast.config.recovery import Recovery
-from holdfast.goodput.state import newest_committed
 from holdfast.run_directory import RunDirectory, Terminal, read_json, write_atomically
 from trainer.runtime import Attempt
 
@@ -39,10 +38,20 @@ class BadLoss(Exception):
 @dataclass
 class Skipped:
     """Content of skipped_batches.json. why: step -> reason; the update of these steps is not made. bad: how often
-    something was skipped or rolled back."""
+    something was skipped or rolled back. rolled_back: bad steps before which steps are still to be left out: from the
+    step on to which the next attempt restores, which nobody knows before. A save under way may be committed yet."""
 
     why: dict[str, str] = field(default_factory=dict)
     bad: int = 0
+    rolled_back: list[int] = field(default_factory=list)
+
+    def settle(self, restored: int) -> bool:
+        """Leave out what lies between the restored step and the bad ones. Whether that is news."""
+        for bad in self.rolled_back:
+            why = self.why[str(bad)]
+            self.why.update({str(step): why for step in range(restored + 1, bad)})
+        was, self.rolled_back = bool(self.rolled_back), []
+        return was
 
 
 class Losses:
@@ -66,13 +75,25 @@ class Losses:
         known: list[Any] = [None, None, ""]
         if self._rank == 0:
             try:
-                known = [read_skipped(self._run), read_window(self._run, restored, self._limits), ""]
+                skipped = self.settled(restored)
+                known = [skipped, read_window(self._run, restored, self._limits, skipped), ""]
             except OSError as error:
                 known[2] = str(error)
         dist.broadcast_object_list(known, src=0)
         if known[2]:
             raise OSError(known[2])  # on all ranks: they would wait for rank 0 until the process group's timeout
         self.know(known[0], known[1])
+
+    def settled(self, restored: int) -> Skipped:
+        """What earlier attempts decided, now that it is known where this one goes on. Rank 0 only; raises OSError."""
+        skipped = read_skipped(self._run)
+        if skipped.settle(restored):
+            self._keep(skipped)
+        return skipped
+
+    def _keep(self, skipped: Skipped) -> None:
+        self._run.require_generation(self._attempt.generation)
+        write_atomically(self._run.path / names.SKIPPED_BATCHES, json.dumps(asdict(skipped), indent=1))
 
     def know(self, skipped: Skipped, window: list[float]) -> None:
         """What `begin` has learned."""
@@ -115,12 +136,10 @@ class Losses:
             self._stop(step, why)
         self._skipped.bad += 1
         self._skipped.why[str(step)] = why
+        if policy == "roll_back":
+            self._skipped.rolled_back.append(step)
         if self._rank == 0:
-            self._run.require_generation(self._attempt.generation)
-            if policy == "roll_back":
-                back_to = newest_committed(self._run.checkpoints) or 0
-                self._skipped.why |= {str(left_out): why for left_out in range(back_to + 1, step)}
-            write_atomically(self._run.path / names.SKIPPED_BATCHES, json.dumps(asdict(self._skipped), indent=1))
+            self._keep(self._skipped)
         if policy == "roll_back":
             raise BadLoss(f"step {step}: {why}; back to the commit before, without the batches up to this one")
         logger.warning("step %d makes no update: %s", step, why)
@@ -156,13 +175,17 @@ def read_skipped(run: RunDirectory) -> Skipped:
         return Skipped()
     try:
         assert stored is not None
-        return Skipped(why={str(int(step)): str(why) for step, why in stored["why"].items()}, bad=int(stored["bad"]))
+        why = {str(int(step)): str(why) for step, why in stored["why"].items()}
+        rolled_back = [int(step) for step in stored.get("rolled_back", ())]
+        assert all(str(step) in why for step in rolled_back)
+        return Skipped(why, int(stored["bad"]), rolled_back)
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
         raise OSError(f"{path} cannot be read: without it nobody knows which batches are left out") from None
 
 
-def read_window(run: RunDirectory, restored: int, limits: Recovery) -> list[float]:
-    """Losses of the last steps up to the restored one, as many as the running median wants."""
+def read_window(run: RunDirectory, restored: int, limits: Recovery, skipped: Skipped) -> list[float]:
+    """Losses of the last updates up to the restored step, as many as the running median wants. A step that is left out
+    may have had one before it was rolled back."""
     if limits.loss_spike_factor is None:
         return []
     by_step: dict[int, float] = {}
@@ -171,7 +194,8 @@ def read_window(run: RunDirectory, restored: int, limits: Recovery) -> list[floa
             step, loss = json.loads(line)
             if isinstance(step, int) and isinstance(loss, float):
                 by_step[step] = loss
-    return [by_step[step] for step in sorted(by_step) if step <= restored][-limits.loss_spike_window_steps :]
+    made = [step for step in sorted(by_step) if step <= restored and str(step) not in skipped.why]
+    return [by_step[step] for step in made][-limits.loss_spike_window_steps :]
 
 
 def _tail(path: Path) -> list[bytes]:

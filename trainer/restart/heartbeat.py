@@ -15,13 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import names
+from holdfast.process_identity import pid_started
 from trainer.restart.learned_limits import StepLimit
 
 if TYPE_CHECKING:
     from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
 
 MONITORED_PREFIX = "monitored-"
-"""Pod-local file `monitored-<pid>`: this rank has opened its first section. The supervisor looks for it."""
+"""Pod-local file `monitored-<pid>`: this rank has opened its first section. The supervisor looks for it. In it is when
+the process started: in a pod that has restarted its ranks for weeks, a pid comes again."""
+
+
+def is_monitored(scratch: Path, pid: int) -> bool:
+    """Whether this process, and no earlier one with its pid, has opened its first section."""
+    try:
+        return (scratch / f"{MONITORED_PREFIX}{pid}").read_text() == pid_started(pid)
+    except OSError:
+        return False
+
+
+def forget_monitored(scratch: Path) -> None:
+    """Remove what earlier ranks of this pod have left behind. Call it while no rank runs."""
+    for mark in scratch.glob(f"{MONITORED_PREFIX}*"):
+        mark.unlink(missing_ok=True)
 
 
 class Pulse:
@@ -107,5 +123,5 @@ def connect(environment: Any = os.environ) -> Pulse:
     pulse.enter(names.SECTION_INIT)
     scratch = environment.get(names.ENV_SCRATCH)
     if scratch:
-        (Path(scratch) / f"{MONITORED_PREFIX}{os.getpid()}").touch()
+        (Path(scratch) / f"{MONITORED_PREFIX}{os.getpid()}").write_text(pid_started(os.getpid()))
     return pulse

@@ -25,6 +25,8 @@ from trainer.child import Child
 SERVICE, METHOD = "nvhcd.HealthCheckService", "RunHealthCheck"
 RECHECK_S = 10.0
 """An unfit spare is looked at again after so long before it is given up: a file system may only have stalled."""
+CLOSE_S = 2.0
+"""At its end an answer under way is waited for so long. A check that hangs in a dead file system is not worth more."""
 STOP_S = 15.0
 """SIGTERM to SIGKILL of the launcher of an unfit spare; it only waits in a rendezvous."""
 
@@ -57,7 +59,8 @@ class NodeHealth:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop(None)
+        # Without a grace it only asks for an end, and an answer under way could still change what `unfit` says.
+        self._server.stop(CLOSE_S).wait(CLOSE_S + 1)
 
     def _answer(self, _request: Any, _context: Any) -> Any:
         """What NVRx reads: `success`, and how many checks failed."""

@@ -14,11 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from holdfast.goodput.model.estimate import Estimate, estimate, too_much_pressure
+from holdfast.goodput.model.estimate import Estimate, OutsideModelError, estimate, too_much_pressure
 from holdfast.goodput.model.intervals import exact_s
 
+_WHAT = "share of time that is work"
 _MOST_RATIO = 100_000
 """Saves of a lower level between two of the next."""
+_MOST_EXPONENT = 700.0
+"""exp of more leaves the range of floats."""
+_MOST_FAILURES = 20.0
+"""Expected in one interval. With more, one in 5e8 is ever finished, and rounding decides what the terms say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +56,14 @@ def efficiency(levels: Sequence[Level]) -> Estimate:
     """Work per wall time, 0 to 1, of a long job. levels: fastest first, the last one cures everything that is left.
 
     Raises ValueError if the levels are not nested or shares do not sum to 1. The lag is exact for one level and of
-    first order for several.
+    first order for several. No number where failures come so fast that no recovery ends.
     """
     _check(levels)
-    number = _efficiency(levels)
+    try:
+        _refuse_hopeless(levels)
+        number = _efficiency(levels)
+    except OutsideModelError as error:
+        return Estimate(_WHAT, None, (str(error),))
     saves = sum(level.cost_s / level.interval_s for level in levels)
     waits = [
         f"a save begins every {level.interval_s:.0f} s of work and is committed only after {level.lag_s:.0f} s more: "
@@ -63,18 +72,20 @@ def efficiency(levels: Sequence[Level]) -> Estimate:
         if level.lag_s > level.interval_s
     ]
     reasons = waits + too_much_pressure(1 - number * (1 + saves))
-    return estimate("share of time that is work", number, reasons)
+    return estimate(_WHAT, number, reasons)
 
 
 def optimal_intervals(levels: Sequence[Level]) -> tuple[float, ...]:
     """The best interval of each level (seconds of work), none shorter than its lag; `interval_s` as given is ignored.
 
-    Every level must have failures, else its interval has no optimum: ValueError.
+    Every level must have failures, else its interval has no optimum: ValueError. OutsideModelError where failures come
+    so fast that no recovery ends, whatever the interval.
     """
     if not levels or any(level.failures_per_s <= 0 or level.cost_s <= 0 for level in levels):
         raise ValueError("each level needs failures that go back to it and a cost, else no interval is the best one")
     alone = [max(exact_s(level.cost_s, 1 / level.failures_per_s), level.lag_s) for level in levels]
     if len(levels) == 1:
+        _efficiency([replace(levels[0], interval_s=alone[0])])  # raises where no interval helps
         return (alone[0],)
     ratios = [max(1, min(_MOST_RATIO, round(above / below))) for below, above in pairwise(alone)]
     best = _best_first(levels, ratios)
@@ -125,6 +136,16 @@ def _intervals(first: float, ratios: Sequence[int]) -> tuple[float, ...]:
     return tuple(intervals)
 
 
+def _refuse_hopeless(levels: Sequence[Level]) -> None:
+    total = sum(level.failures_per_s for level in levels)
+    for index, level in enumerate(levels):
+        ending = sum(one.failures_per_s for one in levels[index:])
+        if ending * level.interval_s > _MOST_FAILURES:
+            raise OutsideModelError(_too_fast(ending, level.interval_s, "interval between saves"))
+        if total * level.cost_s > _MOST_FAILURES:
+            raise OutsideModelError(_too_fast(total, level.cost_s, "save"))
+
+
 def _efficiency(levels: Sequence[Level]) -> float:
     rates = [level.failures_per_s for level in levels]
     total = sum(rates)
@@ -148,6 +169,8 @@ def _lags(levels: Sequence[Level]) -> list[float]:
         # A lower level's failure leaves the level's work alone but not the write under way: that save is lost, and the
         # next one comes a whole interval later.
         lower = sum(one.failures_per_s for one in levels[:index])
+        if lower * level.lag_s > _MOST_EXPONENT:
+            raise OutsideModelError(_too_fast(lower, level.lag_s, "write of a checkpoint"))
         lag = level.lag_s + (level.interval_s + level.cost_s) * math.expm1(lower * level.lag_s)
         if lags:
             # Every so often a save of the next level is taken with it, and may be committed sooner.
@@ -165,14 +188,18 @@ def _raw(wall_s: float, failures_per_s: float) -> _Stretch:
 
 
 def _then(first: _Stretch, second: _Stretch) -> _Stretch:
+    if first.finished == 0:
+        return first
     return _Stretch(first.finished * second.finished, first.seconds + first.finished * second.seconds)
 
 
 def _repeated(one: _Stretch, count: int) -> _Stretch:
     """The same stretch so many times in a row."""
-    finished = one.finished**count
-    begun = count if one.finished == 1 else -math.expm1(count * math.log(one.finished)) / (1 - one.finished)
-    return _Stretch(finished, one.seconds * begun)
+    if one.finished == 0:
+        return one
+    power = count * math.log(one.finished)  # finished**count, which Python refuses where the result is subnormal
+    begun = count if one.finished == 1 else -math.expm1(power) / (1 - one.finished)
+    return _Stretch(math.exp(power), one.seconds * begun)
 
 
 def _again(stretch: _Stretch, levels: Sequence[Level], index: int) -> _Stretch:
@@ -186,7 +213,8 @@ def _again(stretch: _Stretch, levels: Sequence[Level], index: int) -> _Stretch:
     repeats = 1 - own * recovered
     if repeats <= 0:
         return _Stretch(0.0, math.inf)
-    return _Stretch(stretch.finished / repeats, (stretch.seconds + own * recovery_s) / repeats)
+    finished = min(1.0, stretch.finished / repeats)  # above 1 by rounding, where next to no try ends well
+    return _Stretch(finished, (stretch.seconds + own * recovery_s) / repeats)
 
 
 def _recovery(level: Level, cured: float, failures_per_s: float) -> tuple[float, float]:
@@ -194,8 +222,19 @@ def _recovery(level: Level, cured: float, failures_per_s: float) -> tuple[float,
     level; `cured` is the share of the failures that do not."""
     first = sum(share * math.exp(-failures_per_s * seconds) for share, seconds in level.recoveries)
     later = sum(share * math.exp(-failures_per_s * seconds) for share, seconds in level.repeats or level.recoveries)
+    if (1 - later) * cured >= 1:
+        # Nothing leads out of it: its chance to end is below what a float can tell from none.
+        shortest = min(seconds for share, seconds in level.repeats or level.recoveries if share)
+        raise OutsideModelError(_too_fast(failures_per_s, shortest, "recovery"))
     again = (1 - first) * cured / (1 - (1 - later) * cured)
     return first + again * later, (1 - first + again * (1 - later)) / failures_per_s
+
+
+def _too_fast(failures_per_s: float, lasts_s: float, what: str) -> str:
+    return (
+        f"a failure every {1 / failures_per_s:.3g} s leaves no {what} of {lasts_s:.3g} s a chance to end: it fails so "
+        "much faster than it recovers that there is nothing to compute"
+    )
 
 
 def _check(levels: Sequence[Level]) -> None:

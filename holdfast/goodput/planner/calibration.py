@@ -112,7 +112,9 @@ def _overcome(ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[_Overcome
         end = one.fault.at + one.recovered_s
         if sum(abs(end - other) < _AT_ONCE_S for other in ends) > 1:
             continue
-        healed = next(a for a in attempts if a.first_finished[1] >= end - _AT_ONCE_S)
+        healed = next((a for a in attempts if a.first_finished[1] >= end - _AT_ONCE_S), None)
+        if healed is None:
+            continue
         first_start, first_end = healed.first_finished
         restored = _restoring(ledger, one.fault.at, end)
         restart = one.recovered_s - one.detected_s - restored - (first_end - first_start)

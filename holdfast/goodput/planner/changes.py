@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.config import fsx
-from holdfast.goodput.planner.judge import Judged, judge
-from holdfast.goodput.planner.money import saved_usd
+from holdfast.goodput.planner.judge import Judged, Simulated, judge, spread_of
+from holdfast.goodput.planner.money import saved_gpu_hours, saved_usd
 from holdfast.goodput.planner.recommend import MOST_SPARES, tuned
 from holdfast.goodput.planner.setting import Choice, Setting, switched
 
@@ -20,6 +20,11 @@ class Change:
     judged: Judged
     gain: float | None
     """Goodput gained (points / 100) over the profile as it is, both by the same method. None outside the model."""
+    simulated: Simulated | None
+    """Spread over seeds; None outside the model. The same faults strike every change and the profile as it is."""
+    saved_gpu_hours: float | None
+    """GPU hours (rank hours on a CPU) that the same work takes less per month, those of spares too. None outside the
+    model."""
     saved_usd: float | None
     """Dollars saved per month for the same work; None without a price."""
 
@@ -43,9 +48,16 @@ def changes_of(setting: Setting, base: Choice, recommended: Choice) -> list[Chan
 
 def _change(setting: Setting, name: str, reference: Judged, judged: Judged) -> Change:
     if reference.goodput is None or judged.goodput is None:
-        return Change(name, judged, None, None)
-    saved = saved_usd(setting, (reference.choice, reference.goodput), (judged.choice, judged.goodput))
-    return Change(name, judged, judged.goodput - reference.goodput, saved)
+        return Change(name, judged, gain=None, simulated=None, saved_gpu_hours=None, saved_usd=None)
+    base, changed = (reference.choice, reference.goodput), (judged.choice, judged.goodput)
+    return Change(
+        name,
+        judged,
+        gain=judged.goodput - reference.goodput,
+        simulated=spread_of(setting, judged),
+        saved_gpu_hours=saved_gpu_hours(setting, base, changed),
+        saved_usd=saved_usd(setting, base, changed),
+    )
 
 
 def _single(setting: Setting, base: Choice) -> Iterator[tuple[str, Choice]]:

@@ -38,12 +38,7 @@ def never_a_number(setting: Setting) -> list[str]:
 def computed(setting: Setting, choice: Choice) -> tuple[float | None, tuple[str, ...]]:
     """(goodput of a long job by the closed form, ()), or (None, why it has none)."""
     durations, fleet, policy = durations_of(setting, choice), fleet_of(setting, choice), policy_of(setting, choice)
-    try:
-        found = expected_goodput(durations, fleet, policy)
-    except (ZeroDivisionError, OverflowError):
-        return None, (
-            "it fails so much faster than it recovers that the closed form's terms leave the range of floats",
-        )
+    found = expected_goodput(durations, fleet, policy)
     return found.number, found.outside
 
 
@@ -84,3 +79,13 @@ def judge(setting: Setting, choice: Choice, *, by_simulation: bool = False) -> J
         return Judged(choice, simulated(setting, choice).goodput.mean, "simulated", why)
     except ConfigError as error:
         return Judged(choice, None, "none", (*why, *(str(problem) for problem in error.problems)))
+
+
+def spread_of(setting: Setting, judged: Judged) -> Simulated | None:
+    """The band of what was judged; None outside the model, and where a simulated run fails faster than it recovers."""
+    if judged.goodput is None:
+        return None
+    try:
+        return simulated(setting, judged.choice)
+    except ConfigError:
+        return None

@@ -36,6 +36,11 @@ def cost_of(setting: Setting, choice: Choice, goodput: float) -> Cost:
     )
 
 
+def gpu_or_rank(setting: Setting) -> str:
+    """What the hours of a cost are hours of."""
+    return "GPU" if setting.config.device == "cuda" else "rank"
+
+
 def node_usd(setting: Setting) -> float | None:
     """Price of a node and hour; None if there is none, as for this machine."""
     return prices.node_hourly_usd(setting.config) or None
@@ -52,6 +57,16 @@ def price_of_work(setting: Setting, choice: Choice, goodput: float) -> float:
         return nodes / goodput
     storage = choice.storage.monthly_usd if setting.has_storage else 0.0
     return (nodes * price * MONTH_H + storage) / goodput
+
+
+def saved_gpu_hours(setting: Setting, base: tuple[Choice, float], changed: tuple[Choice, float]) -> float | None:
+    """GPU hours (rank hours on a CPU) that a change saves per month if the same work is done, spares counted; below 0:
+    it takes more. (choice, goodput) of the profile and of the change; None where either trains at no time."""
+    if not min(base[1], changed[1]) > 0:
+        return None
+    (before, old), (after, new) = base, changed
+    nodes = setting.nodes + before.spares - (setting.nodes + after.spares) * old / new
+    return nodes * MONTH_H * setting.config.cluster.ranks_per_node
 
 
 def saved_usd(setting: Setting, base: tuple[Choice, float], changed: tuple[Choice, float]) -> float | None:

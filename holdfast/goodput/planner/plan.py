@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.config.fsx import tier_of
 from holdfast.config.problems import ConfigError, Problem
 from holdfast.goodput.planner.changes import Change, changes_of
-from holdfast.goodput.planner.judge import Judged, Simulated, judge, never_a_number, simulated
+from holdfast.goodput.planner.judge import Judged, Simulated, judge, never_a_number, spread_of
 from holdfast.goodput.planner.money import Cost, cost_of
 from holdfast.goodput.planner.recommend import recommend
 from holdfast.goodput.planner.setting import Choice, Setting, configured, durations_of
@@ -84,13 +84,8 @@ def _refuse(setting: Setting) -> None:
 
 def _outlook(setting: Setting, choice: Choice) -> Outlook:
     judged = judge(setting, choice)
-    if judged.goodput is None:
-        return Outlook(judged=judged, simulated=None, cost=None)
-    try:
-        spread = simulated(setting, choice)
-    except ConfigError:
-        return Outlook(judged=judged, simulated=None, cost=cost_of(setting, choice, judged.goodput))
-    return Outlook(judged=judged, simulated=spread, cost=cost_of(setting, choice, judged.goodput))
+    cost = None if judged.goodput is None else cost_of(setting, choice, judged.goodput)
+    return Outlook(judged=judged, simulated=spread_of(setting, judged), cost=cost)
 
 
 def _notes(setting: Setting, choice: Choice) -> Iterator[str]:

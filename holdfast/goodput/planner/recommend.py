@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.config import ConfigError, fsx, sizing
+from holdfast.goodput.model import OutsideModelError
 from holdfast.goodput.planner.judge import QUICK_FAULTS, QUICK_SEEDS, computed, simulated
 from holdfast.goodput.planner.money import price_of_work
 from holdfast.goodput.planner.setting import (
@@ -66,7 +67,7 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Choice, str]:
     policy = policy_of(setting, replace(choice, local_steps=local, shared_steps=1))
     try:
         found = best_intervals(durations_of(setting, choice), fleet_of(setting, choice), policy)
-    except (ZeroDivisionError, OverflowError):
+    except OutsideModelError:
         return choice, "it fails so much faster than it recovers that no interval helps, so they stay as configured"
     except ValueError:
         why = "no failure goes back to one of the tiers, or its saves cost nothing"

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.goodput.planner.changes import Change
 from holdfast.goodput.planner.inputs import Inputs
+from holdfast.goodput.planner.judge import Simulated
 from holdfast.goodput.planner.plan import Outlook, Plan, background_s
 from holdfast.goodput.planner.setting import Choice, Setting
 
@@ -76,9 +77,13 @@ def _outlook(setting: Setting, outlook: Outlook) -> dict[str, Any]:
         "goodput": judged.goodput,
         "how": judged.how,
         "reasons": list(judged.reasons),
-        "band": None if spread is None else {**asdict(spread.goodput), "days": spread.days},
+        "band": _band(spread),
         "cost_per_month": None if outlook.cost is None else asdict(outlook.cost),
     }
+
+
+def _band(spread: Simulated | None) -> dict[str, Any] | None:
+    return None if spread is None else {**asdict(spread.goodput), "days": spread.days}
 
 
 def _change(setting: Setting, change: Change) -> dict[str, Any]:
@@ -90,5 +95,7 @@ def _change(setting: Setting, change: Change) -> dict[str, Any]:
         "how": judged.how,
         "reasons": list(judged.reasons),
         "gain": change.gain,
+        "band": _band(change.simulated),
+        "saved_gpu_hours_per_month": change.saved_gpu_hours,
         "saved_usd_per_month": change.saved_usd,
     }

@@ -22,7 +22,7 @@ _AT_ONCE = 512
 class GivenFault:
     """A fault whose time is known: of a measured run, or one that a person asks about.
 
-    Exactly one of at_s (from the start of the run) and at_step (at the start of this step, as trainer/faults.py does
+    Exactly one of at_s (from the start of the run) and at_step (at the start of this step, as trainer/faults does
     it) is given. A fault at a step strikes once, the first time that the step begins.
     """
 

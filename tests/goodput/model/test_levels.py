@@ -69,6 +69,48 @@ def test_beyond_the_pressure_it_says_so_instead_of_a_number() -> None:
         _ = found.value
 
 
+ABSURD = 1e6
+"""Failures per second: exp of minus this, times any recovery, is 0 as a float."""
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [replace(ONE, failures_per_s=ABSURD)],
+        [replace(FAST, failures_per_s=ABSURD), SHARED],
+        [FAST, replace(SHARED, failures_per_s=ABSURD)],
+        [replace(FAST, failures_per_s=ABSURD), replace(SHARED, failures_per_s=ABSURD)],
+        [replace(FAST, failures_per_s=ABSURD, recoveries=((1.0, 0.0),), lag_s=50.0), SHARED],
+        [replace(one, failures_per_s=ABSURD, recoveries=((1.0, 0.0),)) for one in (FAST, SHARED)],
+        [*(replace(one, failures_per_s=ABSURD) for one in (FAST, SHARED)), replace(SHARED, interval_s=8000)],
+        # One try in 1e15 ends well: chances that only rounding tells from each other.
+        [
+            Level(interval_s=2.46, cost_s=6265.23, failures_per_s=0.00574, recoveries=((1.0, 228.0),)),
+            Level(interval_s=2460.0, cost_s=0.014, failures_per_s=0.0),
+        ],
+        # So many stretches in a row have a chance that is a subnormal float.
+        [replace(ONE, interval_s=1.0, failures_per_s=0.07), replace(ONE, interval_s=1000.0, failures_per_s=0.0)],
+    ],
+)
+def test_failures_that_leave_no_recovery_a_chance_are_refused_and_divide_nothing_by_zero(levels: list[Level]) -> None:
+    found = efficiency(levels)
+    assert not found.valid and found.outside
+    assert all("nan" not in reason and "inf" not in reason for reason in found.outside)
+
+
+def test_the_refusal_names_the_failures_and_what_they_end() -> None:
+    why = r"a failure every 1e-06 s leaves no recovery of 300 s a chance to end: it fails so much faster"
+    with pytest.raises(OutsideModelError, match=why):
+        optimal_intervals([replace(ONE, failures_per_s=ABSURD)])
+    slow = [replace(FAST, failures_per_s=10.0), replace(SHARED, lag_s=100.0)]
+    slow = [replace(level, recoveries=((1.0, 0.0),)) for level in slow]
+    with pytest.raises(OutsideModelError, match="leaves no write of a checkpoint of 100 s"):
+        optimal_intervals(slow)
+    assert "leaves no interval between saves of 353 s a chance" in str(efficiency([replace(ONE, failures_per_s=0.06)]))
+    assert "leaves no save of 1e+03 s a chance" in str(efficiency([replace(ONE, failures_per_s=0.03, cost_s=1000.0)]))
+    assert "leaves no recovery of 1e+06 s a chance" in str(efficiency([replace(ONE, recoveries=((1.0, 1e6),))]))
+
+
 def test_the_best_interval_of_one_tier_is_the_exact_one_but_never_shorter_than_its_background_write() -> None:
     assert optimal_intervals([ONE]) == (exact_s(10, MTBF),)
     assert optimal_intervals([replace(ONE, lag_s=500.0)]) == (500.0,)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from holdfast.goodput.planner.money import cost_of, price_of_work, saved_usd
+from holdfast.goodput.planner.money import cost_of, price_of_work, saved_gpu_hours, saved_usd
 from holdfast.goodput.planner.setting import Setting, configured
 from tests.goodput.planner.jobs import setting
 
@@ -32,6 +34,16 @@ def test_a_change_saves_what_the_same_work_costs_less() -> None:
     base = configured(one)
     monthly = 8 * 10 * 730 + 4800 * 0.6
     assert saved_usd(one, (base, 0.8), (base, 0.9)) == pytest.approx(monthly - 0.8 * monthly / 0.9)
+
+
+def test_hours_saved_are_those_of_the_same_work_and_count_spares() -> None:
+    one = cluster("recovery.spares=0")
+    base = configured(one)
+    spared = replace(base, spares=2)
+    assert saved_gpu_hours(one, (base, 0.8), (base, 0.9)) == pytest.approx(8 * 8 * 730 * (1 - 0.8 / 0.9))
+    assert saved_gpu_hours(one, (base, 0.8), (spared, 0.9)) == pytest.approx(8 * 730 * (8 - 10 * 0.8 / 0.9))
+    assert saved_gpu_hours(one, (base, 0.9), (spared, 0.9)) == pytest.approx(-2 * 8 * 730)
+    assert saved_gpu_hours(one, (base, 0.0), (base, 0.9)) is None
 
 
 def test_this_machine_has_no_price() -> None:

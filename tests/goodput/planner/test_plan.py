@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.config import ConfigError
+from holdfast.config.fsx import tier_of
 from holdfast.goodput.planner import document, doublings, plan_for
-from holdfast.goodput.planner.judge import SEEDS
+from holdfast.goodput.planner.judge import SEEDS, simulated
 from tests.goodput.planner.jobs import setting
 
 CHOICE = {
@@ -31,8 +32,9 @@ def test_the_json_of_a_plan_has_these_keys_and_no_others() -> None:
         assert outlook["choice"]["storage"].keys() == {"deployment_type", "capacity_gib", "throughput_mbps_per_tib"}
         assert outlook["band"].keys() == {"low", "median", "high", "mean", "count", "days"}
         assert outlook["cost_per_month"].keys() == {"lost_gpu_hours", "lost_usd", "spares_usd", "storage_usd"}
-    keys = {"change", "choice", "goodput", "how", "reasons", "gain", "saved_usd_per_month"}
-    assert all(change.keys() == keys for change in plan["changes"])
+    keys = {"change", "choice", "goodput", "how", "reasons", "gain", "band", "saved_gpu_hours_per_month"}
+    assert all(change.keys() == keys | {"saved_usd_per_month"} for change in plan["changes"])
+    assert all(change["band"].keys() == plan["configured"]["band"].keys() for change in plan["changes"])
     assert all(one.keys() == {"value", "basis"} for one in found["inputs"].values())
 
 
@@ -58,6 +60,29 @@ def test_the_band_holds_nine_of_ten_seeds_and_the_expected_goodput_lies_near_it(
     spread = outlook.simulated.goodput
     assert spread.count == SEEDS and spread.low < spread.median < spread.high
     assert spread.low - 0.005 < outlook.judged.goodput < spread.high + 0.005
+
+
+def test_each_change_has_the_band_of_its_own_choice() -> None:
+    one = setting("cpu-demo")
+    plan = plan_for(one)
+    assert plan.configured.simulated is not None
+    for change in plan.changes[:3]:
+        assert change.simulated == simulated(one, change.judged.choice)
+    best = plan.changes[0]
+    assert best.name.startswith("best intervals") and best.simulated is not None
+    assert best.simulated.goodput.low > plan.configured.simulated.goodput.high
+
+
+def test_a_change_saves_the_hours_of_which_its_dollars_are_the_price() -> None:
+    one = setting("llama3-8b-p5x8", "cost.node_hourly_usd=10")
+    compared = [change for change in plan_for(one).changes if change.judged.choice.storage == tier_of(one.config)]
+    assert len(compared) > 5
+    for change in compared:
+        storage = tier_of(one.config).monthly_usd
+        assert change.saved_gpu_hours is not None and change.saved_usd is not None
+        assert change.judged.goodput is not None and change.gain is not None
+        of_storage = storage - storage * (change.judged.goodput - change.gain) / change.judged.goodput
+        assert change.saved_usd == pytest.approx(10 / 8 * change.saved_gpu_hours + of_storage, abs=1e-6)
 
 
 def test_where_the_rate_says_nothing_of_such_a_job_there_is_no_number_and_the_reason() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import fsx
+from holdfast.config.failure_rates import FailureRate
 from holdfast.goodput.planner.judge import computed, judge
 from holdfast.goodput.planner.money import price_of_work
 from holdfast.goodput.planner.recommend import WORTH, file_systems, recommend, tuned
@@ -135,3 +136,12 @@ def test_a_profile_whose_saves_wait_for_one_another_is_simulated() -> None:
     judged = judge(one, configured(one))
     assert judged.how == "simulated" and "wait for the one before" in judged.reasons[0]
     assert judged.goodput is not None and judged.goodput < 0.6
+
+
+def test_a_job_that_fails_faster_than_anything_ends_keeps_its_intervals_and_is_told_why() -> None:
+    one = setting(rate=FailureRate(name="absurd", hardware_per_node_day=100.0, software_per_node_day=1e3, nodes=2048,
+                                   source="a test"), nodes=2048)  # fmt: skip
+    choice, note = tuned(one, configured(one))
+    assert choice == configured(one) and "it fails so much faster than it recovers" in note
+    number, why = computed(one, choice)
+    assert number is None and "it fails so much faster than it recovers" in " ".join(why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from trainer.metrics.beside import Accountant
 from trainer.metrics.goodput import MIB, GoodputMetrics
 from trainer.pod.pod import Pod
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NICED_LIMIT_S = 240.0
 """A process of the lowest priority gets next to nothing of a machine that others keep busy."""
 
@@ -78,6 +79,28 @@ def test_an_accounting_that_fails_is_counted_and_the_one_before_it_stays(
     assert says in caplog.text
     assert control(seen, metrics.ACCOUNTING_FAILURES) == 1
     assert (control(seen, metrics.GOODPUT, measure="goodput"), control(seen, metrics.GOODPUT_TIME)) == (0.75, then)
+
+
+ARROW = """
+import numpy, pyarrow
+pyarrow.array(range(100_000))
+kept = numpy.ones(700 * 2**17)
+"""
+"""Uses Arrow, and 700 MiB beside it."""
+
+
+def test_all_of_the_limit_is_the_accounting_s_and_no_pool_sets_a_part_of_it_aside() -> None:
+    seen = GoodputMetrics("r", 16)
+    limit_mib = load_profile("cpu-test").metrics.goodput_memory_mib
+    account(seen, ARROW + GOOD, memory_mib=limit_mib)
+    assert control(seen, metrics.ACCOUNTING_FAILURES) == 0
+    assert control(seen, metrics.GOODPUT, measure="goodput") == 0.75
+
+
+def test_the_default_limit_is_above_what_the_kept_measurement_of_a_large_run_took() -> None:
+    kept = json.loads((ROOT / "bench" / "results" / "cpu" / "ledger_scale.json").read_text(encoding="utf-8"))
+    assert (kept["ranks"], kept["steps"]) == (1000, 10_000)
+    assert load_profile("cpu-test").metrics.goodput_memory_mib >= 1.1 * kept["peak_rss_mib"]
 
 
 def test_an_accounting_that_takes_too_long_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

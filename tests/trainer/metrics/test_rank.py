@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,26 +16,6 @@ from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory
 from tests.trainer.served import LIMIT_S, identity, samples, value
 from trainer.metrics.rank import MeasuredLog, RankMetrics
-
-
-@pytest.fixture
-def config() -> RunConfig:
-    return load_profile("cpu-test")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory(tmp_path / "run")
-
-
-@pytest.fixture
-def log(config: RunConfig, run: RunDirectory) -> Iterator[MeasuredLog]:
-    """An event log of rank 0 with its metrics."""
-    made = MeasuredLog(run.events, "rank", rank=0)
-    made.listener = RankMetrics(config, identity(), run)
-    yield made
-    made.close()
-
 
 # --- from events to numbers ---
 
@@ -225,3 +203,23 @@ def test_the_operations_per_token_are_those_of_the_literature() -> None:
     small = load_profile("gpt2-g5x2").model
     # Tied embeddings multiply once as the output layer; 124 M parameters less 1024 positions.
     assert flops_per_token(small, 0) == 6 * (124_439_808 - 1024 * 768)
+
+
+# --- stragglers ---
+
+
+def test_the_seconds_that_a_slow_rank_costs_are_told_under_its_own_number_until_it_keeps_up_or_a_new_attempt_begins(
+    log: MeasuredLog,
+) -> None:
+    def told() -> dict[str, float]:
+        found = samples(log.listener).items()
+        return {dict(of)["rank"]: seconds for (name, of), seconds in found if name == metrics.STRAGGLER_SECONDS.name}
+
+    assert told() == {}
+    for rank in (3, 5):
+        log.point("straggler", rank=rank, own_s=0.5 + rank, median_s=0.5)
+    assert told() == {"3": 3.0, "5": 5.0}
+    log.point("straggler_over", rank=3)
+    assert told() == {"5": 5.0}
+    log.point("attempt_start", restart=1)
+    assert told() == {}

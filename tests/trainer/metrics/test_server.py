@@ -7,44 +7,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import metrics
-from holdfast.config import RunConfig, load_profile, names
+from holdfast.config import RunConfig, names
 from holdfast.run_directory import RunDirectory
 from tests.k8s.promql import OWN_SERIES
 from tests.trainer.served import LIMIT_S, free_address, identity, scraped, until
-from trainer.metrics.rank import MeasuredLog, RankMetrics, measure
+from trainer.metrics.rank import MeasuredLog, measure
 from trainer.metrics.serve import serve
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def config() -> RunConfig:
-    return load_profile("cpu-test")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory(tmp_path / "run")
-
-
-@pytest.fixture
-def log(config: RunConfig, run: RunDirectory) -> Iterator[MeasuredLog]:
-    """An event log of rank 0 with its metrics."""
-    made = MeasuredLog(run.events, "rank", rank=0)
-    made.listener = RankMetrics(config, identity(), run)
-    yield made
-    made.close()
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_is_served_is_the_table_and_can_be_parsed(config: RunConfig, log: MeasuredLog) -> None:
     log.lasted("step", time.monotonic(), step=1, loss=1.0)
+    log.point("straggler", rank=1, own_s=0.5, median_s=0.2)
     address = free_address()
     serve(address, log.listener)
     page = until("the page is served", lambda: scraped(address))
