@@ -12,7 +12,7 @@ import json
 from cdk8s import App
 
 from holdfast.config import EXIT_BAD_CONFIG, RunConfig, names
-from holdfast.config.data import Preparation
+from holdfast.config.data import PREPARE_MEMORY_MIB, PREPARE_MEMORY_PER_WORKER_MIB, Preparation
 from k8s.charts import ObjectsChart, rendered
 from k8s.placement import SYSTEM_NODES, Manifest
 from k8s.pods import labels
@@ -24,8 +24,6 @@ RETRIES = 10
 """Pods that may be lost. Each goes on from the pieces that are done."""
 LONGEST_S = 7 * 24 * 3600
 KEEP_FINISHED_S = 7 * 24 * 3600
-MEMORY_MIB, MEMORY_PER_WORKER_MIB = 1024, 1536
-"""Of the parent, and of each process: transformers takes 0.5 GiB, a batch with its tokens less than that."""
 
 
 def manifests(config: RunConfig) -> dict[str, Manifest]:
@@ -85,7 +83,7 @@ def _pod(config: RunConfig, preparation: Preparation) -> Manifest:
 
 
 def _container(config: RunConfig, preparation: Preparation) -> Manifest:
-    memory = f"{MEMORY_MIB + MEMORY_PER_WORKER_MIB * preparation.workers}Mi"
+    memory = f"{PREPARE_MEMORY_MIB + PREPARE_MEMORY_PER_WORKER_MIB * preparation.workers}Mi"
     # Optional: data without a licence needs no Secret. With one that needs it, the pod says that HF_TOKEN is not set.
     secret = {"name": config.data.token_secret, "key": TOKEN_KEY, "optional": True}
     security: Manifest = {"allowPrivilegeEscalation": False}

@@ -4,6 +4,7 @@ are: a run that evaluates ends with the same weights as one that does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.config import RunConfig, names
@@ -22,11 +23,18 @@ def is_due(config: RunConfig, step: int) -> bool:
 
 
 def after_step(
-    step: int, survivors: Survivors, model: torch.nn.Module, dataset: Dataset, device: torch.device
+    step: int,
+    survivors: Survivors,
+    model: torch.nn.Module,
+    dataset: Dataset,
+    device: torch.device,
+    between: Callable[[], None] = lambda: None,
 ) -> float | None:
     """If it is due, the mean loss over the held-out samples of all ranks, also logged as the span `eval`. Collective.
 
-    Each forward pass has the time limit of a checkpoint section: no limit is learned from it, as from a step.
+    Each pass, with the reading of its samples, has the time limit of a checkpoint section: no limit is learned from it,
+    as from a step. between: called before each pass. A run that is resumed from the commit of this very step has no
+    loss of it if it had not come so far.
     """
     if not is_due(survivors.config, step):
         return None
@@ -41,16 +49,22 @@ def after_step(
         model.eval()  # no dropout
         try:
             with torch.no_grad():
-                for tokens, positions in dataset.validation_batches(identity.rank, identity.world_size):
+                batches = iter(dataset.validation_batches(identity.rank, identity.world_size))
+                more = True
+                while more:
                     with survivors.pulse.section(names.SECTION_CHECKPOINT):
-                        documents = None if positions is None else positions.to(device)
-                        total[0] += loss_of(model, tokens.to(device), documents).double()
-                        total[1] += 1
-                dist.all_reduce(total)
+                        between()
+                        if more := (batch := next(batches, None)) is not None:
+                            tokens, positions = batch
+                            documents = None if positions is None else positions.to(device)
+                            total[0] += loss_of(model, tokens.to(device), documents).double()
+                            total[1] += 1
+                with survivors.pulse.section(names.SECTION_CHECKPOINT):
+                    dist.all_reduce(total)
+                    loss = float(total[0] / total[1])  # on a GPU the wait for all of it
         finally:
             model.train()
             _let_go(model)
-        loss = float(total[0] / total[1])
         span["loss"] = loss
     return loss
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import RunConfig
 from holdfast.config.schema import Model
-from trainer import seeds
+from trainer import blocks, loss, parallel, seeds
 from trainer.imports import model_classes
-from trainer.parallel import shard
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +38,10 @@ def build(
     """
     model = on_meta(config.model)
     ties = _ties(model)
+    loss.compute_inside(model, config.training.loss_chunk_tokens)
+    blocks.prepare(parallel.blocks(model), config.training)
     if mesh is not None:
-        shard(model, mesh, config)
+        parallel.shard(model, mesh, config)
     model.to_empty(device=device)
     _tie(model, ties)
     _restore_buffers(model)
@@ -55,15 +56,13 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, positions: torch.Tensor | No
     each input token within its document (trainer/data/documents.py): attention then stays within documents. It takes a
     mask of sequence_length squared bytes per sample.
     """
-    from torch.nn import functional
-
     packed = {}
     if positions is not None:
         from trainer.data.documents import attention_mask
 
         packed = {"position_ids": positions, "attention_mask": attention_mask(positions)}
-    logits: torch.Tensor = model(input_ids=tokens[:, :-1], use_cache=False, **packed).logits
-    return functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+    mean: torch.Tensor = model(input_ids=tokens[:, :-1], targets=tokens[:, 1:], use_cache=False, **packed)
+    return mean
 
 
 def hugging_face_settings(model: Model) -> dict[str, Any]:

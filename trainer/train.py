@@ -103,10 +103,11 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
                     log.point("first_step", step=step)
                 if warm:
                     stragglers.after_step(step, own.last)
-                evaluation.after_step(step, survivors, model, dataset, device)
                 with pulse.section(names.SECTION_CHECKPOINT):
                     checkpoints.after_step(step)
                     urgent.after_step(step)
+                # Behind the save, which is written meanwhile, and behind the word to leave, which has no time for it.
+                evaluation.after_step(step, survivors, model, dataset, device, checkpoints.look_after)
             with pulse.section(names.SECTION_CHECKPOINT):
                 checkpoints.finish()
 
@@ -160,7 +161,7 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
     optimizer.zero_grad(set_to_none=True)
     with own.apart():
         numbers = clipped.read()  # the device may still be at the update, and a save is launched behind it
-    parts.losses.accepts(step, numbers.norm, numbers.loss)
+        parts.losses.accepts(step, numbers.norm, numbers.loss)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
     return numbers.own_loss
 

@@ -32,8 +32,8 @@ def _add_prepare(actions: Any) -> None:
         help="make a folder of tokens that data.path or data.mixture can name",
         description="Tokenizes text, JSON lines, parquet or a Hugging Face data set into a folder that training reads "
         "as it is. A second call with the same arguments goes on where the first stopped. A token for gated data sets "
-        "and tokenizers is taken from HF_TOKEN. Exit code 0: done, 1: failed, the same command goes on, 2: bad input "
-        "or no room.",
+        "and tokenizers is taken from HF_TOKEN. Exit code 0: done, 1: failed or no room, the same command goes on, "
+        "2: bad input.",
     )
     parser.add_argument(
         "source",

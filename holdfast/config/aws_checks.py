@@ -13,6 +13,9 @@ from holdfast.config.schema import RunConfig
 
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")))
 """Ranges that are nobody's address on the internet."""
+SYSTEM_NODE_CORES = 1
+"""Of a system node, not for pods of one's own: EKS reserves 0.07 to 0.11 of its cores (by its published rule, for 2 to
+16), and what runs on every node asks for some of the rest."""
 
 
 def aws_problems(config: RunConfig) -> list[Problem]:
@@ -20,7 +23,19 @@ def aws_problems(config: RunConfig) -> list[Problem]:
     instance = CATALOG.get(config.cluster.instance_type)
     if instance is None or not instance.ec2:
         return []
-    rules = (_zones, _vpc, _endpoint, _system_nodes, _capacity, _lustre, _lustre_efa, _slow_writes, _consent, _cost)
+    rules = (
+        _zones,
+        _vpc,
+        _endpoint,
+        _system_nodes,
+        _preparations,
+        _capacity,
+        _lustre,
+        _lustre_efa,
+        _slow_writes,
+        _consent,
+        _cost,
+    )
     return [problem for rule in rules for problem in rule(config)]
 
 
@@ -80,6 +95,19 @@ def _system_nodes(c: RunConfig) -> Iterator[Problem]:
     if kind not in prices.SYSTEM_HOURLY_USD:
         fix = f"use one of: {', '.join(prices.SYSTEM_HOURLY_USD)}"
         yield Problem("aws.system_instance_type", kind, "no price and no size is known for it", fix)
+
+
+def _preparations(c: RunConfig) -> Iterator[Problem]:
+    kind = c.aws.system_instance_type
+    most = prices.SYSTEM_CORES.get(kind, 0) - SYSTEM_NODE_CORES
+    for number, preparation in enumerate(c.data.prepare):
+        if kind in prices.SYSTEM_CORES and preparation.workers > most:
+            why = (
+                f"each asks for a core of a system node, and aws.system_instance_type={kind} has {most + 1}, one of "
+                "them for what runs on every node: the pod could never be placed"
+            )
+            fix = f"use at most {most}, or a larger aws.system_instance_type"
+            yield Problem(f"data.prepare.{number}.workers", preparation.workers, why, fix)
 
 
 def _capacity(c: RunConfig) -> Iterator[Problem]:

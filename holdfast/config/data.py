@@ -23,6 +23,11 @@ class MixturePart(Section):
     """Its share of the samples, relative to the other parts' weights."""
 
 
+PREPARE_MEMORY_MIB, PREPARE_MEMORY_PER_WORKER_MIB = 1024, 1536
+"""Of a preparation's first process, and of each of its workers: transformers takes 0.5 GiB, a batch with its tokens
+less than that."""
+
+
 class Preparation(Section):
     """A set of tokens that a Kubernetes Job makes before training, as `holdfast data prepare` does."""
 

@@ -56,6 +56,12 @@ SYSTEM_HOURLY_USD: dict[str, float] = {
     "m7i.4xlarge": 0.8064,
 }
 """Also the list of types that a system node may have: x86, and large enough for the control pod and the add-ons."""
+SYSTEM_CORES: dict[str, int] = {
+    f"{family}.{size}": cores
+    for family, sizes in (("m6i", (2, 4, 8)), ("m7i", (2, 4, 8, 16)))
+    for size, cores in zip(("large", "xlarge", "2xlarge", "4xlarge"), sizes, strict=False)
+}
+"""vCPUs of each. All have 4 GiB of memory per vCPU."""
 SYSTEM_NODES = 2
 CONTROL_PLANE_HOURLY_USD = 0.10
 NAT_HOURLY_USD = 0.045

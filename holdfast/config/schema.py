@@ -135,6 +135,14 @@ class Training(Section):
     """Compute the loss on held-out data every so many steps, and at the last. Null: never."""
     evaluation_samples: Annotated[Whole, Field(ge=1)] = 256
     """Held-out samples per evaluation, the same ones each time; rounded down to whole global batches, at least one."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What backward computes again instead of keeping it in memory. none: nothing. selective: of each block all but
+    matrix products and attention. full: each block, from its input."""
+    compile: bool = False
+    """Compile each block with torch.compile. Compiled code stays in the pod: a restart in it compiles nothing again."""
+    loss_chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    """Compute output layer and loss for so many tokens at a time, so that the logits of a large vocabulary are never
+    whole in memory; backward computes them again. Null: all at once."""
     expected_step_s: Seconds | None = None
     """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
     is judged against the time between saves (EC2 types)."""

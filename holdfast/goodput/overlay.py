@@ -25,6 +25,7 @@ _ORDER = (
     "checkpoint_blocked",
     "data_stall",
     "compile",
+    "other",
     "checkpoint_hidden",
     "productive",
 )
@@ -35,6 +36,7 @@ _SPANS = {
     "stage": "checkpoint_blocked",
     "data": "data_stall",
     "compile": "compile",
+    "eval": "other",
 }
 
 Activity = tuple[str, Floats, Floats]

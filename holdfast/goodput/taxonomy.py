@@ -20,7 +20,7 @@ BUCKETS: Mapping[str, str] = {
     "node_replacement": "new or other pods, after detection",
     "queue": "no pod had started: before the first one, or between two calls of holdfast run",
     "degraded": "fewer ranks than configured: the share of step time that the missing ones would have saved",
-    "other": "shutdown after the last step, and after a final failure",
+    "other": "the loss on held-out data; shutdown after the last step, and after a final failure",
     "unattributed": "no event says what the job did",
 }
 """Name of each bucket and what it means, in the order of the design. All are always present.

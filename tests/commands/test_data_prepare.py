@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,48 @@ def test_bad_input_is_one_message_and_exit_code_2(
     answer = capfd.readouterr()
     assert said in answer.err and "Traceback" not in answer.err
     assert answer.out == ""
+
+
+def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> list[str]:
+    """Run these lines of shell instead of the preparation; the command line."""
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("holdfast.commands.data_prepare.sys.executable", str(program))
+    return ["data", "prepare", "in", "--to", str(folder / "out")]
+
+
+@pytest.mark.parametrize("first", ["", """echo '{"total": 5, "done": 0}'; """])
+@pytest.mark.parametrize("name, cause", [("KILL", "want of memory: use fewer --workers. "), ("SEGV", "SIGSEGV. ")])
+def test_a_preparation_that_was_killed_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    first: str,
+    name: str,
+    cause: str,
+) -> None:
+    assert main(standing_in(tmp_path, monkeypatch, f"{first}kill -{name} $$")) == 1
+    answer = capfd.readouterr()
+    assert answer.err.startswith(f"data prepare: its process was killed by SIG{name}")
+    assert f"{cause}Run it again: pieces that are done are kept." in answer.err
+    assert answer.out == "" and "Traceback" not in answer.err
+
+
+def test_what_a_library_prints_between_the_records_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = {"tokens": 7, "documents": 1, "bytes": 15, "fingerprint": "f", "kept": 0, "pieces": 1, "left_out": 0}
+    noise = "echo a warning; echo 5; echo '[1]'; echo"
+    records = [
+        'echo \'{"total": 5, "done": 0}\'',
+        "echo '{\"advance\": 5}'",
+        f"echo '{json.dumps({'result': result})}'",
+    ]
+    script = "; ".join([noise, *(f"{record}; {noise}" for record in records)])
+    assert main(standing_in(tmp_path, monkeypatch, script)) == 0
+    answer = capfd.readouterr()
+    assert "7 tokens of 1 documents" in answer.out and answer.err == ""
 
 
 @pytest.mark.parametrize("workers", ["0", "-1", "two", "2000"])

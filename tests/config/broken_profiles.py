@@ -204,12 +204,8 @@ CASES = [
     Case(P5X2, (LISTED, "aws.allowed_cidrs=[203.0.113.0/33]"), ("aws.allowed_cidrs.0",)),
     Case(P5X2, (LISTED, "aws.allowed_cidrs=[10.0.0.0/8]"), ("aws.allowed_cidrs.0",)),
     Case(P5X2, ("aws.system_instance_type=m7g.xlarge",), ("aws.system_instance_type",)),
-    Case(
-        P5X8,
-        ("aws.capacity.max_nodes=8",),
-        ("aws.capacity.max_nodes",),
-        ("cluster.nodes", "recovery.spares"),
-    ),
+    Case(P5X2, ("data.prepare=[{source: a, to: b, workers: 4}]",), ("data.prepare.0.workers",)),
+    Case(P5X8, ("aws.capacity.max_nodes=8",), ("aws.capacity.max_nodes",), ("cluster.nodes", "recovery.spares")),
     Case(
         P5X2,
         ("aws.capacity.desired_nodes=3",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import ConfigError, load_profile
+from holdfast.config import ConfigError, data, load_profile, prices
 
 
 @pytest.mark.parametrize("profile", ["cpu-demo", "gpu-local"])
@@ -18,6 +18,25 @@ def test_only_on_demand_nodes_are_put_into_a_placement_group_unless_asked() -> N
     modes = ("on_demand", "reservation", "capacity_block")
     capacities = [load_profile("llama3-8b-p5x2", [f"aws.capacity.mode={mode}"]).aws.capacity for mode in modes]
     assert [capacity.placement_group for capacity in capacities] == [True, False, False]
+
+
+@pytest.mark.parametrize("kind", list(prices.SYSTEM_HOURLY_USD))
+def test_as_many_workers_as_a_preparation_may_have_fit_on_a_system_node(kind: str) -> None:
+    most = prices.SYSTEM_CORES[kind] - 1
+    overrides = [f"aws.system_instance_type={kind}", "data.prepare=[{source: a, to: b, workers: WORKERS}]"]
+    load_profile("llama3-8b-p5x2", [text.replace("WORKERS", str(most)) for text in overrides])
+    with pytest.raises(
+        ConfigError,
+        match=rf"data\.prepare\.0\.workers = {most + 1}: .*aws\.system_instance_type={kind} has .* at most {most}",
+    ):
+        load_profile("llama3-8b-p5x2", [text.replace("WORKERS", str(most + 1)) for text in overrides])
+    kept_back_mib = 3072  # of the system: reserved by EKS, and the agents of every node
+    fits = prices.SYSTEM_CORES[kind] * 4096 - kept_back_mib
+    assert data.PREPARE_MEMORY_MIB + data.PREPARE_MEMORY_PER_WORKER_MIB * most <= fits
+
+
+def test_workers_are_not_judged_where_the_node_is_not_ec2s() -> None:
+    load_profile("cpu-test", ["data.prepare=[{source: a, to: b, workers: 256}]"])
 
 
 @pytest.mark.parametrize("size, speed", [(1200, 125), (4800, 1000)])

@@ -110,6 +110,15 @@ def test_ranks_on_two_machines_account_as_on_one(run: Run) -> None:
     expect(ledger_of(run), init=1, productive=3.5, data_stall=0.5)
 
 
+def test_an_evaluation_between_two_steps_is_told_apart_and_is_no_lost_work_when_a_fault_strikes_in_it(run: Run) -> None:
+    logs = run.ranks(0)
+    train(logs, 1, 1, 2)  # steps of one second: done at 3
+    for log in logs:
+        log.span(3, 4.5, "eval", step=2)
+    end(logs, 4.5, "complete")
+    expect(ledger_of(run), init=1, productive=2, other=1.5)
+
+
 def test_the_numbers_do_not_depend_on_the_number_of_ranks(run: Run) -> None:
     logs = run.ranks(0, count=40)
     train(logs, 1, 1, 4)

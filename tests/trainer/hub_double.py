@@ -21,10 +21,14 @@ class Hub:
         self.seen: list[tuple[str, str, str]] = []
         self.cut_off = 0
         """So many downloads end in the middle."""
+        self.status = 0
+        """If not 0: how every request is answered."""
         self.address = ""
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body."""
+        if self.status:
+            return self.status, {}, b"{}"
         if "gated" in path:
             return 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "access is restricted"}, b"{}"
         if "/resolve/" in path and "me/corpus" in path:

@@ -62,7 +62,7 @@ class ThreadWriter(Writer):
     def busy(self) -> bool:
         return False
 
-    def abort(self) -> None:
+    def abort(self, limit_s: float = LET_GO_S) -> None:
         pass
 
 

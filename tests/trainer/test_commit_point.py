@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint_folder import damage, read_marker
 from holdfast.config import names
 from tests.trainer.gloo import run_ranks
 from tests.trainer.saves import Session, config
@@ -147,3 +148,36 @@ def test_a_writer_that_dies_while_it_is_idle_costs_no_save(tmp_path: Path) -> No
     for outcome in run_ranks(_dies_idle, 2, str(tmp_path), timeout_s=110):
         assert outcome["committed"] == [10, 20]
         assert outcome["failed"] == []
+
+
+def _a_dead_writer_s_last_rename_lands_late(rank: int, world: int, run_dir: str) -> dict[str, Any]:
+    """A writer that was killed in its last system call, on storage that answers when the same step is saved again."""
+    session = _session(rank, world, run_dir)
+    final = session.run.checkpoints / names.step_folder(10)
+    final.mkdir(parents=True)
+    (final / "pending-of-the-dead").write_text("its marker")
+    folder = os.open(final, os.O_RDONLY)
+    session.steps(1, 10)
+    session.settle()
+    landed = True
+    try:
+        os.rename("pending-of-the-dead", names.COMMITTED, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileNotFoundError:
+        landed = False
+    os.close(folder)
+    session.close()
+    ours = read_marker(final)
+    assert ours is not None
+    return _outcome(session) | {
+        "attempt": ours.attempt,
+        "landed": landed,
+        "damage": list(damage(final, ours.files, ours.block_bytes)),
+    }
+
+
+@pytest.mark.timeout(90)
+def test_a_late_rename_in_a_torn_folder_of_the_same_step_does_no_harm(tmp_path: Path) -> None:
+    (outcome,) = run_ranks(_a_dead_writer_s_last_rename_lands_late, 1, str(tmp_path), timeout_s=80)
+    assert outcome.pop("attempt") == "g1-c0-r0"
+    assert outcome.pop("landed") is False
+    assert outcome == {"committed": [10], "events": [10], "failed": [], "left": [], "damage": []}

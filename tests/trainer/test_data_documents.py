@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.trainer.prepared_data import made
 from tests.trainer.test_data import numbered_text, small
 from trainer.data import Dataset, open_dataset
 from trainer.data.documents import attention_mask, cumulative_lengths, positions_of
+from trainer.data.tokens import Stream, TokenFile
 from trainer.model import build, loss_of
 
 TEXTS = ["abcde", "fg", "h", "ijklmnopqrstuvwxyz", "0123456789"]
@@ -61,6 +63,23 @@ def test_held_out_samples_have_positions_too(dataset: Dataset, tmp_path: Path) -
     }
     assert rows["abcdefgh"] == [0, 1, 2, 3, 4, 0, 1, 0]
     assert rows["ijklmnop"] == list(range(8))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_looking_for_ends_converts_none_of_the_others(tmp_path: Path, mapped: bool) -> None:
+    ends = np.arange(1, 1_000_001, dtype=np.uint64)
+    ends.tofile(tmp_path / "a.ends")
+    np.zeros(1_000_000, np.uint8).tofile(tmp_path / "a.tokens")
+    file = TokenFile(tmp_path / "a.tokens", 1_000_000, tmp_path / "a.ends" if mapped else ends)
+    stream = Stream([file], "uint8")
+    stream.ends(0, 4)  # maps the file
+    tracemalloc.start()
+    try:
+        assert stream.ends(500_000, 500_004).tolist() == [500_001, 500_002, 500_003]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 100_000, f"{most} bytes for three of a million ends"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,31 @@ def test_what_the_hub_refuses_is_said_in_one_message_without_the_token(
     assert nowhere(done.stdout, done.stderr, tmp_path)
 
 
+@pytest.mark.parametrize("status, code", [(503, 1), (500, 1), (429, 1), (400, 2)])
+def test_a_hub_that_is_overloaded_or_broken_is_no_bad_input(hub: Hub, tmp_path: Path, status: int, code: int) -> None:
+    hub.status = status
+    done = run("me/corpus", "--to", tmp_path / "out", environment=environment(hub, tmp_path))
+    assert done.returncode == code, done.stderr
+    assert "'me/corpus'" in done.stderr and "Traceback" not in done.stderr
+    assert nowhere(done.stdout, done.stderr, tmp_path)
+
+
+def test_a_branch_that_has_moved_is_gone_on_with_at_the_commit_that_was_begun_with(hub: Hub, tmp_path: Path) -> None:
+    out, more = tmp_path / "out", environment(hub, tmp_path)
+    assert run("me/corpus", "--to", out, "--revision", "main", environment=more).returncode == 0
+    before = content(out)
+    for name in (MANIFEST, "part-00001.json"):
+        (out / name).unlink()
+    hub.commit = "b" * 40
+    for revision in ("main", COMMIT):
+        done = run("me/corpus", "--to", out, "--revision", revision, environment=more)
+        assert done.returncode == 0, done.stderr
+        assert content(out) == before
+    other = run("me/corpus", "--to", out, "--revision", "dev", environment=more)
+    assert other.returncode == 2
+    assert "it holds the preparation of something else: commit, files differ" in other.stderr
+
+
 @pytest.mark.parametrize("names", [["en/a.jsonl", "de/a.jsonl"], ["data/train-0.parquet", "data/validation-0.parquet"]])
 def test_several_parts_of_a_data_set_are_not_taken_together_unasked(names: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"has several parts \(.*choose with --files|Choose with --files"):

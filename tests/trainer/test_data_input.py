@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.config import ConfigError
@@ -153,6 +155,56 @@ def test_tokens_of_another_tokenizer_are_refused_with_the_one_they_were_made_wit
     asked = small("out", 4, "data.tokenizer=gpt2")
     with pytest.raises(ConfigError, match=r"data\.tokenizer = 'gpt2': .* prepared with .bytes.\. Write data"):
         open_dataset(asked, tmp_path, tmp_path / "cache")
+
+
+def changed(folder: Path, change: str) -> None:
+    """Make a prepared folder one of another tokenizer of the same name, or one with wider tokens."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    if change == "identity":
+        manifest["tokenizer"]["identity"] = "bytes-of-old"
+    else:
+        manifest["dtype"] = "uint16"
+        for path in folder.glob("part-*.tokens"):
+            np.fromfile(path, np.uint8).astype(np.uint16).tofile(path)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "change, said", [("identity", "uint8 tokens of bytes-of-old"), ("dtype", "uint16 tokens of b")]
+)
+def test_folders_whose_tokens_mean_different_things_are_not_joined(tmp_path: Path, change: str, said: str) -> None:
+    for name in ("one", "two"):
+        made(corpus(tmp_path / "in"), tmp_path / name)
+    changed(tmp_path / "two", change)
+    with pytest.raises(ConfigError, match=rf"data\.path = \['one', 'two'\]: one has uint8 tokens .*two has {said}"):
+        open_dataset(small("one, two"), tmp_path, tmp_path / "cache")
+    assert open_dataset(small("two"), tmp_path, tmp_path / "cache").tokens
+
+
+@pytest.mark.parametrize("other", ["one", "in/a.jsonl"])
+@pytest.mark.parametrize("place", ["mixture", "validation"])
+def test_parts_whose_tokens_mean_different_things_are_not_mixed(tmp_path: Path, other: str, place: str) -> None:
+    for name in ("one", "two"):
+        made(corpus(tmp_path / "in"), tmp_path / name)
+    changed(tmp_path / "two", "identity")
+    key, config = "data.validation_path", small(other, 4, "data.validation_path=[two]")
+    if place == "mixture":
+        mixture = f"data.mixture=[{{path: {other}, weight: 1}}, {{path: two, weight: 1}}]"
+        key, config = "data.mixture.1.path", small("", 4, "data.path=[]", mixture)
+    with pytest.raises(ConfigError) as caught:
+        open_dataset(config, tmp_path, tmp_path / "cache")
+    (problem,) = caught.value.problems
+    assert (problem.key, list(problem.got)) == (key, ["two"])
+    assert "its tokens are of bytes-of-old, and those of data." in problem.why
+
+
+def test_the_largest_vocabulary_of_joined_folders_is_held_against_the_model(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made(corpus(tmp_path / "in"), tmp_path / name)
+    manifest = tmp_path / "two" / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"vocabulary": 256', '"vocabulary": 70000'))
+    with pytest.raises(ConfigError, match=r"model\.vocab_size = .* has token ids up to 69999"):
+        open_dataset(small("one, two"), tmp_path, tmp_path / "cache")
 
 
 def test_prepared_and_plain_data_in_one_path_are_refused(tmp_path: Path) -> None:

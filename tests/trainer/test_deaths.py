@@ -12,7 +12,7 @@ import pytest
 from holdfast.config import names
 from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory, write_atomically
-from trainer.restart import who
+from trainer.restart import deaths, who
 from trainer.restart.deaths import Deaths, begun_step
 from trainer.runtime import Identity
 
@@ -142,6 +142,16 @@ def test_storage_that_hangs_holds_up_no_line_of_the_launcher(pod: Pod, monkeypat
     assert not pod.deaths.settle(0.2) and pod.records() == []
     answers.set()
     assert pod.deaths.settle() and len(pod.records()) == 1
+
+
+def test_an_error_that_nobody_expected_does_not_hide_the_deaths_after_it(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deaths, "begun_step", lambda path: 1 // 0)
+    pod.dies(0, -9)
+    monkeypatch.undo()
+    pod.dies(1, -9)
+    assert len(pod.records()) == 1, "the second one is on record"
 
 
 def test_whose_process_it_was_is_read_before_the_next_one_says_who_it_is(

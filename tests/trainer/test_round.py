@@ -74,6 +74,25 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Node]:
     return made
 
 
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_file_system_that_hiccups_ends_no_launcher(
+    tmp_path: Path, nodes: list[Node], monkeypatch: pytest.MonkeyPatch, at_first: bool
+) -> None:
+    """A peer that cannot be read now says nothing, whether it could be read before or can be later."""
+    if at_first:
+        nodes[1].starts()
+        nodes[1].launcher.has_ranks = True
+    monkeypatch.setattr(rounds, "read_json", lambda path: None)  # what it answers to any error of the storage
+    assert nodes[1].look()
+    monkeypatch.undo()
+    monkeypatch.setattr(rounds, "LOOK_S", 0.0)
+    time.sleep(0.01)
+    assert nodes[1].look()
+    nodes[0].ends(1)
+    nodes[1].round._next_look = 0.0
+    assert not nodes[1].look(), "and later it is seen all the same"
+
+
 def test_a_launcher_with_ranks_ends_when_one_of_another_node_fails(nodes: list[Node]) -> None:
     nodes[0].ends(1)
     assert not nodes[1].look() and "launchers of nodes 0 have ended" in nodes[1].round.broken

@@ -84,6 +84,11 @@ class Checkpoints:
         if self._near is not None:
             self._near.before_update()
 
+    def look_after(self) -> None:
+        """Move the save in flight on. For a caller that does something long between two steps."""
+        self._stage.launch()
+        self._saving.poll()
+
     def after_step(self, step: int) -> None:
         """Look after the save in flight; begin a new one if `step` is due."""
         self._saving.poll()

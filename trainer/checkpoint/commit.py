@@ -93,15 +93,22 @@ def _publish(run: RunDirectory, e: Equipment, partial: Path, pending: str, marke
         # Committed on a time line that was left, or its marker cannot be read: never deleted.
         _set_aside(run, final, partial.name)
     elif final.exists():
-        shutil.rmtree(final)  # torn
+        # Torn. Moved before it is deleted: a rename that a killed writer had begun lands in it, and not in ours.
+        final.rename(_torn(partial))
     partial.rename(final)
     sync_folder(run.checkpoints)
     (final / pending).rename(final / names.COMMITTED)
     sync_folder(final)
+    shutil.rmtree(_torn(partial), ignore_errors=True)
     try:
         write_atomically(run.checkpoints / names.LATEST, final.name)
     except OSError as error:
         logger.warning("step %d is committed; the pointer for people was not written: %s", marker.step, error)
+
+
+def _torn(partial: Path) -> Path:
+    """Where a torn folder of the same step goes. By its name it is an unfinished save, and those are swept."""
+    return partial.with_name(partial.name.removesuffix(names.PARTIAL_SUFFIX) + "-torn" + names.PARTIAL_SUFFIX)
 
 
 def _set_aside(run: RunDirectory, final: Path, by: str) -> None:

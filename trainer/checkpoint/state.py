@@ -16,7 +16,7 @@ from holdfast.config.fields import field_at
 from trainer.runtime import Attempt
 
 SCHEMA = 1
-IRRELEVANT = {
+IRRELEVANT = {"training.activation_checkpointing", "training.compile", "training.loss_chunk_tokens",
     "training.min_step_s", "training.micro_batch_size", "model.dtype",
     "training.evaluate_every_steps", "training.evaluation_samples",
     "data.path", "data.limit_mib", "data.mixture", "data.validation_fraction", "data.validation_path",

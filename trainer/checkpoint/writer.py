@@ -39,6 +39,9 @@ LET_GO_S = 0.3
 What its last system call still does is harmless: nobody reads its folder, and a marker of an aborted attempt is
 refused."""
 
+ITS_END_S = 5.0
+"""The same where what it has left must be known: a commit under way is a fact only when its process has ended."""
+
 
 class WriterFailed(Exception):
     """The writer process died, was too slow, or could not do what it was asked to.
@@ -187,7 +190,7 @@ class Writer:
     def _end(self, ticket: Ticket, why: str) -> Any:
         """End the process; what it has left of the request. Its other requests come to the same end."""
         self._ends = {ticket.process: why}
-        self.abort()
+        self.abort(ITS_END_S)
         return self._left_behind(ticket, why)
 
     def call_off(self, ticket: Ticket) -> None:
@@ -195,15 +198,15 @@ class Writer:
         if self._serves(ticket):
             switch(self._outcome)[0] = ticket.number
 
-    def abort(self) -> None:
-        """Kill the process and forget its work; the next request starts a new one."""
+    def abort(self, limit_s: float = LET_GO_S) -> None:
+        """Kill the process and forget its work; the next request starts a new one. limit_s: of the wait for its end."""
         caller, self._caller = self._caller, None
         self._requests = self._submitted = self._completed = 0
         if caller is None or caller.process is None:
             return
         process, caller.process = caller.process, None
         process.kill()
-        process.join(LET_GO_S)
+        process.join(limit_s)
         if process.exitcode is None:
             self._dying.append(process)  # in the middle of a write to the storage: it ends when that returns
         self._dying = [one for one in self._dying if one.exitcode is None]  # asking collects those that have ended

@@ -27,12 +27,14 @@ _FIXED = 0
 
 @dataclass(frozen=True)
 class Part:
-    """One stream of tokens. key, entries: where the config names it. vocabulary: every id is below it."""
+    """One stream of tokens. key, entries: where the config names it. vocabulary: every id is below it. tokenizer: its
+    identity."""
 
     key: str
     entries: list[str]
     fingerprint: str
     vocabulary: int
+    tokenizer: str
     stream: Stream
 
 

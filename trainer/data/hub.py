@@ -11,6 +11,10 @@ TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Where huggingface_hub finds the token; on a cluster a Secret fills the first (docs/data.md)."""
 
 
+_BUSY = (408, 429)
+"""HTTP status of requests that are to be sent again later."""
+
+
 def without_token(text: str) -> str:
     """The text with the token, should it stand in it, taken out. Everything that is printed goes through here."""
     for name in TOKEN_VARIABLES:
@@ -50,6 +54,33 @@ def hub_problem(error: BaseException, key: str, name: str) -> Problem | None:
     if caused_by(errors.HFValidationError):
         return Problem(key, name, "it does not exist here, and it is no name of a repository", "correct the path")
     return None
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the network, or a hub that is overloaded or broken for a while."""
+    from huggingface_hub import errors
+
+    lasting = (
+        errors.GatedRepoError,
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.OfflineModeIsEnabled,
+    )
+    causes = _causes(error)
+    if any(isinstance(one, lasting) for one in causes):
+        return False
+    return is_unreachable(error) or any(_status(one) in _BUSY or _status(one) >= 500 for one in causes)
+
+
+def http_status(error: BaseException) -> int:
+    """Of the answer that the error, or what caused it, tells of; 0: of none."""
+    return next((status for status in map(_status, _causes(error)) if status), 0)
+
+
+def _status(error: BaseException) -> int:
+    """Of the HTTP answer that the error tells of; 0: of none."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    return status if isinstance(status, int) else 0
 
 
 def is_unreachable(error: BaseException) -> bool:

@@ -17,6 +17,8 @@ from trainer.data.dataset import Dataset, Part
 _FORMAT = 1
 """Raise it when the same text and tokenizer would give another token file."""
 
+_ONE_TOKENIZER = "prepare all of it with one tokenizer: data.tokenizer as it is now"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -42,6 +44,7 @@ def open_dataset(config: RunConfig, storage: Path, cache: Path) -> Dataset:
     validation = None
     if data.validation_path:
         validation = _open(config, Place("data.validation_path", data.validation_path), storage, cache)
+    _check_one_tokenizer([*parts, validation] if validation else parts, cache)
     return Dataset(config, parts, validation)
 
 
@@ -66,8 +69,41 @@ def _open_prepared(config: RunConfig, place: Place, storage: Path) -> Part:
     several = [prepared.open_prepared(storage / entry, place.key, entry) for entry in place.entries]
     for entry, one in zip(place.entries, several, strict=True):
         _check_tokenizer(config, place, entry, one, storage)
+    _check_one_kind(place, several)
     fingerprint, stream = prepared.joined(several, sources.limit_bytes(config.data))
-    return Part(place.key, list(place.entries), fingerprint, several[0].vocabulary, stream)
+    vocabulary = max(one.vocabulary for one in several)
+    return Part(place.key, list(place.entries), fingerprint, vocabulary, several[0].tokenizer["identity"], stream)
+
+
+def _check_one_kind(place: Place, several: Sequence[prepared.Prepared]) -> None:
+    """Refuse folders whose tokens mean different things under one tokenizer's name: it was changed in between."""
+    first = several[0]
+    for entry, one in zip(place.entries, several, strict=True):
+        if (one.dtype, one.tokenizer["identity"]) != (first.dtype, first.tokenizer["identity"]):
+            why = (
+                f"{place.entries[0]} has {first.dtype} tokens of {first.tokenizer['identity']}, and {entry} has "
+                f"{one.dtype} tokens of {one.tokenizer['identity']}: the same ids are other text"
+            )
+            raise ConfigError([Problem(place.key, list(place.entries), why, _ONE_TOKENIZER)], "data")
+
+
+def _check_one_tokenizer(parts: Sequence[Part], cache: Path) -> None:
+    """The same between parts of a mixture and the validation data."""
+    first = parts[0]
+    fix = f"{_ONE_TOKENIZER}; what was tokenized on first use is made again without {cache}"
+    problems = [
+        Problem(
+            part.key,
+            part.entries,
+            f"its tokens are of {part.tokenizer}, and those of {first.key} of {first.tokenizer}: the same ids are "
+            "other text",
+            fix,
+        )
+        for part in parts
+        if part.tokenizer != first.tokenizer
+    ]
+    if problems:
+        raise ConfigError(problems, "data")
 
 
 def _check_tokenizer(config: RunConfig, place: Place, entry: str, one: prepared.Prepared, storage: Path) -> None:
@@ -94,7 +130,7 @@ def _open_text(config: RunConfig, place: Place, storage: Path, cache: Path) -> P
     if ready is None:
         ready = _tokenize(config, storage, cache, found)
         _remember(note, ready.fingerprint)
-    return Part(place.key, list(place.entries), ready.fingerprint, ready.vocabulary, ready.stream())
+    return Part(place.key, list(place.entries), ready.fingerprint, ready.vocabulary, ready.tokenizer, ready.stream())
 
 
 def _tokenize(config: RunConfig, storage: Path, cache: Path, found: Sequence[sources.Source]) -> shard.Shard:

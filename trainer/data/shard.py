@@ -38,7 +38,8 @@ _ABANDONED_S = 3600.0
 
 @dataclass(frozen=True)
 class Shard:
-    """A whole token file. tokens: their number. vocabulary: every id is below it. ends: of its documents, ascending."""
+    """A whole token file. tokens: their number. vocabulary: every id is below it. ends: of its documents, ascending.
+    tokenizer: its identity."""
 
     fingerprint: str
     folder: Path
@@ -46,6 +47,7 @@ class Shard:
     dtype: str
     vocabulary: int
     ends: tuple[int, ...]
+    tokenizer: str
 
     def stream(self) -> Stream:
         """Its tokens, memory-mapped."""
@@ -60,7 +62,10 @@ def find(cache: Path, fingerprint: str) -> Shard | None:
     try:
         index = json.loads((folder / INDEX).read_text())
         ends = tuple(int(end) for end in index["ends"])
-        shard = Shard(fingerprint, folder, int(index["tokens"]), str(index["dtype"]), int(index["vocabulary"]), ends)
+        tokens, vocabulary = int(index["tokens"]), int(index["vocabulary"])
+        shard = Shard(
+            fingerprint, folder, tokens, str(index["dtype"]), vocabulary, ends, tokenizer=str(index["tokenizer"])
+        )
         whole = (folder / TOKENS).stat().st_size == shard.tokens * np.dtype(shard.dtype).itemsize
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         whole = False

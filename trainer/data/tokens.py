@@ -48,7 +48,8 @@ class Stream:
         found = []
         for index, low, high in self._places(start, stop):
             ends = self._ends_of(index)
-            first, last = np.searchsorted(ends, [low, high], side="right")
+            # In its own type: numpy would convert all of a mapped file to compare it with signed numbers.
+            first, last = np.searchsorted(ends, np.asarray([low, high], dtype=ends.dtype), side="right")
             found.append(ends[first:last].astype(np.int64) + self._starts[index])
         joined = np.concatenate(found) if found else np.empty(0, np.int64)
         return joined[(joined > start) & (joined < stop)]

@@ -66,7 +66,7 @@ class Pod:
             config=config,
             config_file=config_file,
             run=run,
-            environment=dict(environment),
+            environment={**environment, **_compiler_cache(config, scratch)},
             name=name,
             job=environment[names.ENV_JOB],
             jobset_attempt=int(environment[names.ENV_JOBSET_ATTEMPT]),
@@ -76,3 +76,13 @@ class Pod:
             departure=Departure(config, run, scratch, port),
             log=EventLog(run.events, "supervisor", role=role, pod=name, node=environment[names.ENV_NODE]),
         )
+
+
+def _compiler_cache(config: RunConfig, scratch: Path) -> dict[str, str]:
+    """Where compiled code is kept: longer than the rank that compiled it, so that a restart in this pod does not."""
+    if not config.training.compile:
+        return {}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "compiled"),
+        "TRITON_CACHE_DIR": str(scratch / "compiled" / "triton"),
+    }

@@ -40,8 +40,8 @@ class Round:
         self._pause_s = max(LOOK_S, len(self._peers) / READS_PER_S)
         self._next_look = 0.0
         self._code: int | None = None
-        self._met: dict[int, Any] | None = None
-        """Peer -> its launcher when ranks were seen here first; None as long as none were."""
+        self._met: dict[int, Any] = {}
+        """Peer -> its launcher when it was read first while there were ranks here."""
         self.broken = ""
         """Why this launcher cannot finish anything; empty as long as it can."""
 
@@ -70,10 +70,11 @@ class Round:
         self._next_look = now + self._pause_s
         if not child.ranks():
             return
-        said = {index: read_json(self._path(index)) or {} for index in self._peers}
-        launchers = {index: record.get("launcher") for index, record in said.items()}
-        self._met = self._met or launchers
-        gone = [index for index, one in launchers.items() if said[index].get("broken") or one != self._met[index]]
+        # What cannot be read now says nothing: a file system that hiccups is no reason to end a pod.
+        said = {index: record for index in self._peers if (record := read_json(self._path(index))) is not None}
+        for index, record in said.items():
+            self._met.setdefault(index, record["launcher"])
+        gone = [index for index, one in said.items() if one["broken"] or one["launcher"] != self._met[index]]
         if gone:
             nodes = ", ".join(map(str, gone))
             self.broken = f"the launchers of nodes {nodes} have ended, and no step can be finished without their ranks"

@@ -128,6 +128,8 @@ class Deaths:
                 self._died(ended.code, ended.one, ended.hang)
             except (OSError, StaleGeneration) as error:
                 logging.warning("a rank's death could not be recorded: %s", error)
+            except Exception:
+                logging.exception("a rank's death could not be recorded")
             finally:
                 self._ended.task_done()
 

@@ -1,8 +1,8 @@
 """Tokenize data ahead of training: `python -m trainer.data.prepare SOURCE --to FOLDER`.
 
 With --json it prints JSON lines ({total, done} bytes, {advance} bytes, {result}), as `holdfast data prepare` reads
-them; without, lines for a log. Exit code 0: the folder is ready. 1: a disk, the network or a process failed; the same
-command goes on. 2: bad input or no room. 130: interrupted.
+them; without, lines for a log. Exit code 0: the folder is ready. 1: a disk, the network or a process failed, there is
+no room, or another preparation has the folder; the same command goes on. 2: bad input. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import Any
 
 from holdfast.config import EXIT_BAD_CONFIG, ConfigError, Problem
 from trainer.data.hub import without_token
-from trainer.data.prepare.conduct import WorkFailed, prepare
+from trainer.data.prepare.conduct import TOKENIZER, prepare
+from trainer.data.prepare.failures import WorkFailed
 from trainer.data.prepare.plan import Request
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 LOG_EVERY_S = 30.0
-_OPTIONS = {"data.tokenizer": "--tokenizer"}
+_OPTIONS = {"data.tokenizer": TOKENIZER}
 """Keys of the config -> how this command calls them."""
 
 
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(without_token(str(_in_options(error))), file=sys.stderr)
         return EXIT_BAD_CONFIG
     except WorkFailed as error:
-        print(without_token(f"data prepare: {error}. Run it again: pieces that are done are kept."), file=sys.stderr)
+        text = str(error).rstrip(".")
+        print(without_token(f"data prepare: {text}. Run it again: pieces that are done are kept."), file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -12,15 +13,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.config import ConfigError, Problem
 from holdfast.run_directory import read_json
 from trainer.data import tokenizer
-from trainer.data.hub import hub_problem, is_unreachable, without_token
+from trainer.data.hub import hub_problem, may_pass
 from trainer.data.prepare import piece, room
+from trainer.data.prepare.failures import WorkFailed, hub_failure, said, writing_failure
 from trainer.data.prepare.inputs import SOURCE
 from trainer.data.prepare.pieces import Piece
 from trainer.data.prepare.plan import Plan, Request, manifest, settle, write_manifest
@@ -34,12 +36,14 @@ FIRST_WAIT_S = 5.0
 ABANDONED_S = 3600.0
 """Where nothing tells whether somebody still writes a file: it belongs to a dead process after so long."""
 _LOOK_S = 0.5
+TOKENIZER = "--tokenizer"
+_NO_FOLDER = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR),
+    *(errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+)
+"""Why a folder cannot be made, and could not be made later either."""
 Tell = Callable[[dict[str, Any]], object]
 """Gets {total, done} bytes once, then {advance}."""
-
-
-class WorkFailed(Exception):
-    """The work ended without a fault of the input: a disk, the network, a killed process. It can be gone on with."""
 
 
 def prepare(request: Request, tell: Tell) -> dict[str, Any]:
@@ -47,19 +51,35 @@ def prepare(request: Request, tell: Tell) -> dict[str, Any]:
 
     Raises ConfigError for bad input, WorkFailed for anything that a second run may cure.
     """
-    encoder = tokenizer.load(request.tokenizer, request.storage)
+    encoder = _encoder(request)
+    _make_folder(request.out)
     try:
-        request.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fix = "name a folder that can be made"
-        problem = Problem("--to", str(request.out), f"it cannot be made ({error.strerror or error})", fix)
-        raise ConfigError([problem], "data prepare") from None
-    with _alone(request.out) as certain:
-        try:
+        with _alone(request.out) as certain:
             _sweep(request.out, 0.0 if certain else ABANDONED_S)
             return _under_lock(request, encoder, tell)
-        except OSError as error:
-            raise WorkFailed(_said(error)) from None
+    except OSError as error:
+        raise writing_failure(error, request.out) from None
+
+
+def _encoder(request: Request) -> Tokenizer:
+    """The tokenizer. Raises ConfigError, or WorkFailed if it is one of the hub's and the hub cannot be asked now."""
+    try:
+        return tokenizer.load(request.tokenizer, request.storage)
+    except ConfigError as error:
+        if error.__cause__ is None or not may_pass(error.__cause__):
+            raise
+        raise WorkFailed(replace(error.problems[0], key=TOKENIZER)) from None
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise WorkFailed(said(error)) from None
+        fix = "name a folder that can be made"
+        problem = Problem("--to", str(out), f"it cannot be made ({error.strerror or error})", fix)
+        raise ConfigError([problem], "data prepare") from None
 
 
 def _under_lock(request: Request, encoder: Tokenizer, tell: Tell) -> dict[str, Any]:
@@ -89,13 +109,12 @@ def _under_lock(request: Request, encoder: Tokenizer, tell: Tell) -> dict[str, A
 def _check_room(left: list[Piece], request: Request, encoder: Tokenizer) -> None:
     try:
         room.check(left, request.out, encoder, request.text_key)
-    except (ConfigError, OSError):
+    except (ConfigError, WorkFailed):
         raise
-    except Exception as error:  # noqa: BLE001 - the network has errors of many libraries
-        problem = None if is_unreachable(error) else hub_problem(error, SOURCE, request.source)
-        if problem is not None:
-            raise ConfigError([problem], "data prepare") from None
-        raise WorkFailed(_said(error)) from None
+    except Exception as error:  # the network has errors of many libraries
+        if not any(one.file.hub for one in left):
+            raise
+        raise hub_failure(error, SOURCE, request.source) from None
 
 
 def _make(plan: Plan, left: list[int], tell: Tell) -> dict[int, piece.Mark]:
@@ -138,11 +157,16 @@ def _judged(future: Future[Outcome], work: Piece) -> piece.Mark:
 def _end(pool: ProcessPoolExecutor) -> None:
     """Stop the workers now: what they write has no name yet."""
     processes = list((pool._processes or {}).values())  # the pool has no public way to end a piece that runs
+    manager: Any = pool._executor_manager_thread
     pool.shutdown(wait=False, cancel_futures=True)
     for process in processes:
         process.kill()
     for process in processes:
         process.join(10)
+    if (
+        manager is not None
+    ):  # else the interpreter's end may wake it through a pipe that it has just closed: a traceback
+        manager.join(10)
 
 
 # --- in a worker ---
@@ -163,6 +187,8 @@ class _Worker:
     request: Request
     encoder: Tokenizer
     progress: Any
+    unfit: Outcome | None
+    """Of every piece of a worker that has no tokenizer."""
 
 
 def _begin(parent: int, request: Request, progress: Any) -> None:
@@ -172,11 +198,25 @@ def _begin(parent: int, request: Request, progress: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are what is parallel
     _Worker.request, _Worker.progress = request, progress
-    _Worker.encoder = tokenizer.load(request.tokenizer, request.storage)
+    _Worker.unfit = _load(request)
+
+
+def _load(request: Request) -> Outcome | None:
+    """Keeps the tokenizer; or what is wrong with it. An error that left the initializer would break the pool, and look
+    as if the process had been killed."""
+    try:
+        _Worker.encoder = _encoder(request)
+    except ConfigError as error:
+        return Outcome(problems=error.problems)
+    except Exception as error:  # noqa: BLE001 - of many libraries
+        return Outcome(failure=str(error) if isinstance(error, WorkFailed) else f"tokenizer: {said(error)}")
+    return None
 
 
 def _work(number: int, work: Piece) -> Outcome:
     request = _Worker.request
+    if _Worker.unfit is not None:
+        return _Worker.unfit
 
     def tell(done: int) -> None:
         _Worker.progress[number] = done
@@ -188,22 +228,17 @@ def _work(number: int, work: Piece) -> Outcome:
         except ConfigError as error:
             return Outcome(problems=error.problems)
         except Exception as error:  # noqa: BLE001 - the network has errors of many libraries
-            transient = not work.file.hub or is_unreachable(error)
-            problem = None if transient else hub_problem(error, SOURCE, request.source)
+            lasting = work.file.hub and not may_pass(error)
+            problem = hub_problem(error, SOURCE, request.source) if lasting else None
             if problem is not None:
                 return Outcome(problems=(problem,))
             if attempt == tries:
-                return Outcome(failure=f"{work.file.name}: {_said(error)}")
+                return Outcome(failure=f"{work.file.name}: {said(error)}")
             time.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
         else:
             tell(work.weight)
             return Outcome(mark=mark)
     raise AssertionError("the last try returns")
-
-
-def _said(error: BaseException) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return without_token(text if isinstance(error, OSError) and text else f"{type(error).__name__}: {text}")
 
 
 # --- the folder ---
@@ -220,8 +255,9 @@ def _alone(out: Path) -> Iterator[bool]:
         except BlockingIOError:
             file.seek(0)
             why = f"another preparation is writing to it ({file.read().strip() or 'unknown process'})"
-            fix = "wait for it, or stop it"
-            raise ConfigError([Problem("--to", str(out), why, fix)], "data prepare") from None
+            fix = "wait until it is done, or stop it"
+            # Not bad input: the pod that is made again after a lost node finds its lock until the file server drops it.
+            raise WorkFailed(Problem("--to", str(out), why, fix)) from None
         except OSError:
             certain = False
         file.seek(0)

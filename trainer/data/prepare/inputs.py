@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from holdfast.config import ConfigError, Problem
-from trainer.data.hub import hub_problem
+from trainer.data.hub import http_status, may_pass
+from trainer.data.prepare.failures import WorkFailed, hub_failure, said
 from trainer.data.sources import expand
 
 SOURCE = "source"
@@ -63,7 +64,7 @@ def find(source: str, storage: Path, pattern: str | None = None, revision: str |
 
     storage: where a relative path starts. pattern: only files whose path below the source matches.
 
-    Raises ConfigError.
+    Raises ConfigError; WorkFailed if the hub cannot be asked now.
     """
     root = storage / source
     if not source.startswith(HUB_PREFIX) and (root.exists() or not _HUB_NAME.fullmatch(source)):
@@ -116,11 +117,7 @@ def _on_hub(name: str, pattern: str | None, revision: str | None) -> Inputs:
     try:
         info = HfApi().dataset_info(name, revision=revision, files_metadata=True)
     except Exception as error:  # noqa: BLE001 - of many libraries
-        problem = hub_problem(error, SOURCE, name)
-        if problem is None:
-            why = f"the Hugging Face hub answers: {type(error).__name__}"
-            problem = Problem(SOURCE, name, why, "try again later")
-        raise ConfigError([problem], "data prepare") from None
+        raise _listing_failure(error, name) from None
     listed = [file for file in info.siblings or [] if format_of(file.rfilename) and file.size]
     chosen = [file for file in listed if pattern is None or fnmatchcase(file.rfilename, pattern)]
     if not chosen:
@@ -133,6 +130,14 @@ def _on_hub(name: str, pattern: str | None, revision: str | None) -> Inputs:
         for file in sorted(chosen, key=lambda file: file.rfilename)
     ]
     return Inputs(tuple(files), commit=info.sha, left_out=len(listed) - len(files))
+
+
+def _listing_failure(error: Exception, name: str) -> ConfigError | WorkFailed:
+    failure, status = hub_failure(error, SOURCE, name), http_status(error)
+    if isinstance(failure, ConfigError) or may_pass(error) or not 400 <= status < 500:
+        return failure
+    problem = Problem(SOURCE, name, f"the Hugging Face hub refuses it (HTTP {status}: {said(error)})", "correct it")
+    return ConfigError([problem], "data prepare")
 
 
 def _oid(file: Any) -> str:

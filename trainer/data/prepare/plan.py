@@ -35,12 +35,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """The work. left_out: files beside the chosen ones, for people."""
+    """The work. revision: what was asked for when it was begun, like a branch; commit: what that was then. left_out:
+    files beside the chosen ones, for people."""
 
     request: Request
     commit: str | None
     pieces: tuple[Piece, ...]
     left_out: int = 0
+    revision: str | None = None
 
     def record(self, encoder: Tokenizer) -> dict[str, Any]:
         """As JSON."""
@@ -50,6 +52,7 @@ class Plan:
             "schema": SCHEMA,
             "source": self.request.source,
             "pattern": self.request.files,
+            "revision": self.revision,
             "commit": self.commit,
             "text_key": self.request.text_key,
             "tokenizer": {"name": self.request.tokenizer, "identity": encoder.identity},
@@ -70,21 +73,25 @@ def settle(request: Request, encoder: Tokenizer) -> Plan:
     record = json.loads(json.dumps(plan.record(encoder)))
     if there is None:
         write_atomically(request.out / PLAN, json.dumps(record, indent=1))
-    elif there != record:
-        differing = ", ".join(key for key in record if there.get(key) != record[key])
-        why = f"it holds the preparation of something else: {differing} differ"
+        return plan
+    # Not the revision: under which name the same commit was asked for changes nothing.
+    differing = [key for key in record if key != "revision" and there.get(key) != record[key]]
+    if differing:
+        why = f"it holds the preparation of something else: {', '.join(differing)} differ"
         raise ConfigError([_other_folder(request.out, why)], "data prepare")
     return plan
 
 
 def _new(request: Request) -> Plan:
     found = inputs.find(request.source, request.storage, request.files, request.revision)
-    return Plan(request, found.commit, tuple(pieces.cut(found.files)), found.left_out)
+    return Plan(request, found.commit, tuple(pieces.cut(found.files)), found.left_out, request.revision)
 
 
 def _resumed(request: Request, there: dict[str, Any] | None) -> Plan | None:
-    """For a data set on the hub, the commit that was begun with: the hub may have moved on."""
-    if there is None or there.get("commit") is None or request.revision not in (None, there["commit"]):
+    """For a data set on the hub, the commit that was begun with: the hub, or the branch, may have moved on."""
+    if there is None or there.get("commit") is None:
+        return None
+    if request.revision not in (None, there["commit"], there.get("revision")):
         return None
     if (there.get("source"), there.get("pattern")) != (request.source, request.files):
         return None
@@ -93,7 +100,7 @@ def _resumed(request: Request, there: dict[str, Any] | None) -> Plan | None:
         found = tuple(Piece(files[index], start, stop, weight) for index, start, stop, weight in there["pieces"])
     except (KeyError, TypeError, IndexError, ValueError):
         return None
-    return Plan(request, str(there["commit"]), found)
+    return Plan(request, str(there["commit"]), found, revision=there.get("revision"))
 
 
 def _refuse_foreign(out: Path) -> None:

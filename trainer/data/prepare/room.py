@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.config import ConfigError, Problem
+from holdfast.config import Problem
+from trainer.data.prepare.failures import WorkFailed
 from trainer.data.prepare.pieces import Piece
 from trainer.data.prepare.records import read
 from trainer.data.tokenizer import Tokenizer, token_type
@@ -15,11 +16,15 @@ SAMPLES = 3
 """Pieces that are looked into."""
 SAMPLE_CHARACTERS = 1 << 18
 """Text of each that is tokenized for the estimate."""
+PACKED_CHARACTERS = 1 << 23
+"""Text of each packed one that is read for it. Decompressors read ahead, up to 128 KiB of what is stored: of 256 KiB of
+text that would be more than all that became of it."""
 MARGIN = 1.1
 
 
 def check(pieces: Sequence[Piece], out: Path, encoder: Tokenizer, text_key: str) -> int:
-    """Bytes that the pieces will take, estimated from a sample. Raises ConfigError if they do not fit."""
+    """Bytes that the pieces will take, estimated from a sample. Raises WorkFailed if they do not fit: others may
+    make room, on a shared file system without being asked."""
     needed = estimate(pieces, encoder, text_key)
     free = shutil.disk_usage(out).free
     if needed > free:
@@ -28,7 +33,7 @@ def check(pieces: Sequence[Piece], out: Path, encoder: Tokenizer, text_key: str)
             f"{free / 2**30:.3g} GiB are free there"
         )
         fix = "make room or name a folder on another disk; pieces that are done are kept"
-        raise ConfigError([Problem("--to", str(out), why, fix)], "data prepare")
+        raise WorkFailed(Problem("--to", str(out), why, fix))
     return needed
 
 
@@ -49,13 +54,17 @@ def estimate(pieces: Sequence[Piece], encoder: Tokenizer, text_key: str) -> int:
 def _sample(piece: Piece, encoder: Tokenizer, text_key: str) -> tuple[int, float]:
     """(stored bytes that were read, bytes that become of them)."""
     size = token_type(encoder.vocabulary).itemsize
-    texts, characters, stored, documents = [], 0, 0, 0
+    enough = PACKED_CHARACTERS if piece.file.packing else SAMPLE_CHARACTERS
+    texts: list[str] = []
+    characters, kept, stored, documents = 0, 0, 0, 0
     for text in read(piece, text_key):
-        texts.append(text.text)
+        if kept < SAMPLE_CHARACTERS:
+            texts.append(text.text)
+            kept += len(text.text)
         characters += len(text.text)
         documents += text.last
         stored = text.done
-        if characters >= SAMPLE_CHARACTERS:
+        if characters >= enough:
             break
-    tokens = sum(len(ids) for ids in encoder.ids(texts)) if texts else 0
+    tokens = sum(len(ids) for ids in encoder.ids(texts)) * characters / max(1, kept) if texts else 0.0
     return stored, (tokens + documents) * size + documents * 8.0

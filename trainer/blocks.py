@@ -1,0 +1,73 @@
+"""How the forward pass of each transformer block runs: what backward computes again, and whether it is compiled.
+
+Each block gets another `forward`, and nothing else changes: names of parameters and modules stay, and with them
+checkpoints. Hooks (FSDP's, the straggler's clock) run around it, outside of compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.schema import Training
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Forward = Callable[..., Any]
+
+
+def prepare(blocks: list[nn.Module], training: Training) -> None:
+    """Do to each block what the config says. Call before the blocks are sharded."""
+    import torch
+
+    for block in blocks:
+        forward: Forward = block.forward
+        if training.activation_checkpointing != "none":
+            forward = _checkpointed(forward, selective=training.activation_checkpointing == "selective")
+        if training.compile:
+            forward = torch.compile(forward)
+        if forward is not block.forward:
+            block.forward = forward
+
+
+def _checkpointed(forward: Forward, *, selective: bool) -> Forward:
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    contexts: dict[str, Any] = {}
+    if selective:
+        contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _policy)}
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **contexts, **keywords)
+
+    return run
+
+
+def _policy(_context: Any, operation: Any, *_: Any, **__: Any) -> Any:
+    """Keep what costs arithmetic, compute the rest again: norms, activations, rotations and casts are bound by memory
+    and hold most of what a block would keep."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    return CheckpointPolicy.MUST_SAVE if operation in _costly() else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@cache
+def _costly() -> frozenset[Any]:
+    """Matrix products, and what torch's attention becomes on a GPU and on a CPU."""
+    import torch
+
+    aten = torch.ops.aten
+    return frozenset(
+        operation.default
+        for operation in (
+            aten.mm,
+            aten.addmm,
+            aten.bmm,
+            aten._scaled_dot_product_flash_attention,
+            aten._scaled_dot_product_efficient_attention,
+            aten._scaled_dot_product_cudnn_attention,
+            aten._scaled_dot_product_flash_attention_for_cpu,
+        )
+    )
