@@ -19,7 +19,7 @@ from holdfast.goodput.events import EventLog
 from holdfast.run_directory import RunDirectory
 from trainer.checkpoint.local import LocalPipeline, LocalTier, Save, Seat, layout_hash
 from trainer.checkpoint.stage import Stage
-from trainer.checkpoint.writer import Ticket, Writer, WriterFailed
+from trainer.checkpoint.writer import LET_GO_S, Ticket, Writer, WriterFailed
 
 TOKEN = "secret"
 BOUND_S = 60.0
