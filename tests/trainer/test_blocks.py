@@ -64,7 +64,7 @@ class Count(TorchDispatchMode):
     """How often each operation runs, forward and backward."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.by_name: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,14 +76,15 @@ def operations(how: str) -> Counter[str]:
     model = build(configured("model.dropout=0", f"training.activation_checkpointing={how}"), CPU)
     with Count() as count:
         torch.autograd.backward(loss_of(model, tokens()))
-    return count.by_name
+    counted: Counter[str] = count.by_name
+    return counted
 
 
 class Largest(TorchDispatchMode):
     """Most rows of a tensor whose last dimension is the vocabulary's."""
 
     def __init__(self, vocabulary: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._vocabulary = vocabulary
         self.rows = 0
 
