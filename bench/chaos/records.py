@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench import json_lines
+from bench.chaos import kept
 from bench.demo import ROOT
 
-SCHEMA = 1
 KEPT = ROOT / "bench" / "results" / "cpu" / "checkpoint_kills.json"
 CODE = (
     "trainer/checkpoint",
@@ -28,13 +26,9 @@ CODE = (
 
 def code_sha256(root: Path = ROOT) -> str:
     """Hash of the names and contents of the Python files in CODE."""
-    total = hashlib.sha256()
-    for place in CODE:
-        files = sorted((root / place).rglob("*.py")) if (root / place).is_dir() else [root / place]
-        for path in files:
-            total.update(f"{path.relative_to(root).as_posix()}\0".encode())
-            total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
+    places = [root / place for place in CODE]
+    files = [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
+    return kept.sha256_of(files, root)
 
 
 @dataclass
@@ -86,14 +80,7 @@ class WorkFile:
         self.code = code
         self.kills: list[Kill] = []
         self.runs: list[Finished] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = _lines(path)
-        if lines and lines[0].get("code_sha256") != code:
-            path.rename(path.with_name(f"{path.stem}.{str(lines[0].get('code_sha256'))[:12]}{path.suffix}"))
-            lines = []
-        if not lines:
-            self._append({"code_sha256": code})
-        for line in lines[1:]:
+        for line in kept.begun(path, code):
             if "seed" in line:
                 self.kills.append(Kill(**line))
             elif "run" in line:
@@ -101,7 +88,7 @@ class WorkFile:
 
     def add(self, found: Kill | Finished) -> None:
         """Append a line, durably."""
-        self._append(asdict(found))
+        json_lines.append(self.path, asdict(found))
         if isinstance(found, Kill):
             self.kills.append(found)
         else:
@@ -109,27 +96,7 @@ class WorkFile:
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
         """Those that have no line yet."""
-        done = {kill.seed for kill in self.kills}
-        return [seed for seed in seeds if seed not in done]
-
-    def _append(self, record: dict[str, Any]) -> None:
-        text = self.path.read_bytes() if self.path.exists() else b""
-        with open(self.path, "ab") as file:
-            if text and not text.endswith(b"\n"):
-                file.write(b"\n")  # a line that a former invocation could not end
-            file.write(json.dumps(record).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue  # torn: its seed is done again
-    return found
+        return kept.missing(seeds, (kill.seed for kill in self.kills))
 
 
 def folded(work: WorkFile) -> dict[str, Any]:
@@ -159,21 +126,5 @@ def good(total: dict[str, Any]) -> bool:
 
 
 def keep(total: dict[str, Any], about: dict[str, Any], path: Path = KEPT) -> bool:
-    """Write the result, unless it counts nothing, or the one that is there counts more kills of the same code.
-
-    True if written.
-    """
-    there = _there(path)
-    if not total["kills"] or (there.get("code_sha256") == total["code_sha256"] and there["kills"] > total["kills"]):
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **about, **total}, indent=1) + "\n", encoding="utf-8")
-    return True
-
-
-def _there(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
+    """Write the result, unless it counts nothing or fewer kills of the same code. True if written."""
+    return kept.keep("kills", total, about, path)

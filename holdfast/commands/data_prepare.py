@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from holdfast.commands.checkpoint_progress import Progress
 from holdfast.commands.checkpoint_steps import size_text
+from holdfast.commands.followed import follow
 from holdfast.config import ConfigError, Problem
 
-ROOT = Path(__file__).resolve().parents[2]
 EXIT_FAILED = 1
 END_LIMIT_S = 30.0
 """For the process to end its workers, once it was interrupted."""
@@ -32,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     command += ["--tokenizer", args.tokenizer, "--text-key", args.text_key, "--workers", str(args.workers)]
     command += ["--files", args.files] if args.files is not None else []
     command += ["--revision", args.revision] if args.revision is not None else []
-    code, result = _follow(command)
+    code, result = follow(command, "tokenizing", END_LIMIT_S)
     if code < 0:
         print(_killed(-code), file=sys.stderr)
         return EXIT_FAILED
@@ -41,50 +35,10 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def _follow(command: list[str]) -> tuple[int, dict[str, Any]]:
-    """Run it and show its progress; exit code and result. Its complaints go to stderr directly."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    result: dict[str, Any] = {}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        records = _records(process.stdout)
-        begin = next(records, {})
-        with Progress("tokenizing", int(begin.get("total", 0))) as progress:
-            progress.advance(begin.get("done", 0))
-            for record in records:
-                progress.advance(record.get("advance", 0))
-                result = record.get("result", result)
-        return process.wait(), result
-    finally:
-        _end(process)
-        process.stdout.close()
-
-
-def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects. A library that prints something to stdout does not end hours of work."""
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
 def _killed(number: int) -> str:
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     cause = ", most likely for want of memory: use fewer --workers" if number == signal.SIGKILL else ""
     return f"data prepare: its process was killed by {name}{cause}. Run it again: pieces that are done are kept."
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """After Ctrl-C the process has had the same signal and ends its workers; it is killed if that takes too long."""
-    try:
-        process.wait(END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _lines(args: argparse.Namespace, result: dict[str, Any]) -> list[str]:

@@ -54,6 +54,11 @@ os.execv(sys.argv[3], sys.argv[3:])
 """Puts two pipes where the browser looks for them, and becomes the browser."""
 
 
+REQUIRED = "HOLDFAST_REQUIRE_CHROMIUM"
+"""`.ci/run` sets it to 1 where it could install Chromium: then a missing browser is a failure, not a skip."""
+WITHOUT = "no Chromium on this machine (Debian: apt-get install chromium)"
+
+
 def find_chromium() -> str | None:
     """Path of a Chromium on this machine, None if there is none."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)

@@ -6,6 +6,7 @@ Pictures and the measured opening time stay under dist/report-screenshots.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from holdfast.report.page import html_page
 from holdfast.report.what_if import Change, WhatIf
 from tests.goodput.builder import Run
-from tests.report.chromium import DRAWN, Page
+from tests.report.chromium import DRAWN, REQUIRED, WITHOUT, Page, find_chromium
 from tests.report.runs import HOSTILE, broken_run, long_run, reported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,13 @@ WHAT_IF = WhatIf(
     "The failure model, calibrated on a run of these tests.",
 )
 
-pytestmark = pytest.mark.timeout(300)  # a machine that runs other things meanwhile starts a browser slowly
+pytestmark = [
+    pytest.mark.timeout(300),  # a machine that runs other things meanwhile starts a browser slowly
+    pytest.mark.skipif(
+        find_chromium() is None and os.environ.get(REQUIRED) != "1",
+        reason=f"{WITHOUT}; nobody needs one to develop the trainer, and CI brings one and then skips nothing",
+    ),
+]
 
 Ask = Callable[[str], Any]
 

@@ -81,6 +81,7 @@ def test_memory_that_is_not_there_is_an_error_with_the_sizes_and_not_a_sigbus(mo
         stage.copy()
 
 
+@own_mounts.needed
 def test_a_full_dev_shm_is_an_error_in_the_background_and_not_a_sigbus(tmp_path: Path) -> None:
     """The free space can go between the look and the allocation: so the pages are faulted in by a call that fails."""
     code = (

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 
 from holdfast.config import load_profile
@@ -144,8 +143,6 @@ def test_several_ranks_per_node_get_the_threads_that_the_launcher_would_give_the
 
 def test_the_allocator_of_pyarrow_starts_no_thread_where_ranks_are_forked(tmp_path: Path) -> None:
     """Some library imports it on some machines; its thread would make each template unfit."""
-    if "jemalloc" not in pyarrow.supported_memory_backends():
-        pytest.skip("this build of pyarrow has no jemalloc, the allocator that starts a thread")
     code = (
         "import pyarrow, time\n"
         "kept = pyarrow.allocate_buffer(1 << 22, memory_pool=pyarrow.jemalloc_memory_pool())\n"

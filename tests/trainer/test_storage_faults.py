@@ -42,6 +42,7 @@ def _saves(kind: str, tmp_path: Path) -> dict[str, Any]:
         ("failing", "Input/output error"),
     ],
 )
+@own_mounts.needed
 @pytest.mark.timeout(120)
 def test_storage_that_refuses_costs_the_saves_in_that_time_and_nothing_else(
     tmp_path: Path, kind: str, says: str

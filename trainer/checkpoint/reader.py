@@ -256,9 +256,9 @@ def _in_parallel(function: Callable[[_Run], None], runs: list[_Run], threads: in
             done, waiting = wait(waiting, timeout=LOOK_UP_S, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
-    except Exception:
-        # Whatever a reader met (damage, storage, no memory) goes on to the caller, who then loads another step into the
-        # same tensors: the other readers must have let go of them first. An abort is no Exception and waits for nobody.
+    except Exception:  # damage, storage, no memory: any of them; an abort is none and waits for nobody
+        # It goes on to the caller, who then loads another step into the same tensors: the other readers must have let
+        # go of them first.
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:

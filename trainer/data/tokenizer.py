@@ -85,15 +85,19 @@ class HuggingFace:
         return [np.asarray(ids, dtype=self._type) for ids in encoded["input_ids"]]
 
 
+def cut_of(text: str) -> int:
+    """Where to cut text that goes on: behind its last line end; anywhere in a line of more than a megabyte; else 0."""
+    cut = text.rfind("\n") + 1
+    return len(text) if not cut and len(text) > _LONGEST_LINE else cut
+
+
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """Decoded text in pieces that end at a line end, or, in lines of more than a megabyte, anywhere."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     rest = ""
     for chunk in chunks:
         text = rest + decoder.decode(chunk)
-        cut = text.rfind("\n") + 1
-        if not cut and len(text) > _LONGEST_LINE:
-            cut = len(text)
+        cut = cut_of(text)
         rest = text[cut:]
         if cut:
             yield text[:cut]

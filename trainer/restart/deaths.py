@@ -128,7 +128,7 @@ class Deaths:
                 self._died(ended.code, ended.one, ended.hang)
             except (OSError, StaleGeneration) as error:
                 logging.warning("a rank's death could not be recorded: %s", error)
-            except Exception:
+            except Exception:  # whatever it is: if this thread ended, no later death would ever be counted
                 logging.exception("a rank's death could not be recorded")
             finally:
                 self._ended.task_done()

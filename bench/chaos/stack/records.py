@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -11,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import json_lines
+from bench.chaos import kept
 from bench.chaos.stack.schedule import PROFILE
 from bench.demo import ROOT
 
-SCHEMA = 1
 KEPT = ROOT / "bench" / "results" / "cpu" / "chaos.json"
 CODE = (
     "trainer",
@@ -45,16 +43,13 @@ _KINDS_OF_FILE = (".py", ".yaml", ".txt")
 
 def code_sha256(root: Path = ROOT) -> str:
     """Hash of the names and contents of the files in CODE."""
-    total = hashlib.sha256()
-    for place in CODE:
-        there = root / place
-        for path in sorted(there.rglob("*")) if there.is_dir() else [there]:
-            name = path.relative_to(root).as_posix()
-            if path.suffix not in _KINDS_OF_FILE or not _decides(name):
-                continue
-            total.update(f"{name}\0".encode())
-            total.update(hashlib.sha256(path.read_bytes()).digest())
-    return total.hexdigest()
+    files = [path for place in CODE for path in _below(root / place)]
+    return kept.sha256_of((path for path in files if _decides(path.relative_to(root).as_posix())), root)
+
+
+def _below(there: Path) -> list[Path]:
+    paths = sorted(there.rglob("*")) if there.is_dir() else [there]
+    return [path for path in paths if path.suffix in _KINDS_OF_FILE]
 
 
 def _decides(name: str) -> bool:
@@ -98,14 +93,7 @@ class WorkFile:
     def __init__(self, path: Path, code: str) -> None:
         self.path = path
         self.code = code
-        self.lines: list[Line] = []
-        records = json_lines.read([path])
-        if records and records[0].get("code_sha256") != code:
-            path.rename(path.with_name(f"{path.stem}.{str(records[0].get('code_sha256'))[:12]}{path.suffix}"))
-            records = []
-        if not records:
-            json_lines.append(path, {"code_sha256": code})
-        self.lines = [Line(**record) for record in records[1:]]
+        self.lines = [Line(**record) for record in kept.begun(path, code)]
 
     def add(self, line: Line) -> None:
         """Append a line, durably."""
@@ -114,8 +102,7 @@ class WorkFile:
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
         """Those that have no line yet."""
-        done = {line.seed for line in self.lines}
-        return [seed for seed in seeds if seed not in done]
+        return kept.missing(seeds, (line.seed for line in self.lines))
 
 
 def folded(work: WorkFile) -> dict[str, Any]:
@@ -143,22 +130,5 @@ def good(total: dict[str, Any]) -> bool:
 
 
 def keep(total: dict[str, Any], about: dict[str, Any], path: Path = KEPT) -> bool:
-    """Write the result, unless it counts nothing, or the one that is there counts more schedules of the same code.
-
-    True if written.
-    """
-    there = _there(path)
-    same = there.get("code_sha256") == total["code_sha256"]
-    if not total["schedules"] or (same and there["schedules"] > total["schedules"]):
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **about, **total}, indent=1) + "\n", encoding="utf-8")
-    return True
-
-
-def _there(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
+    """Write the result, unless it counts nothing or fewer schedules of the same code. True if written."""
+    return kept.keep("schedules", total, about, path)

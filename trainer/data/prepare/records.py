@@ -16,12 +16,11 @@ from holdfast.config import ConfigError, Problem
 from trainer.data.prepare.inputs import SOURCE, InputFile
 from trainer.data.prepare.pieces import Piece, torn_parquet
 from trainer.data.sources import CHUNK
+from trainer.data.tokenizer import cut_of
 from trainer.data.utf8 import Utf8, not_utf8
 
 ROWS = 256
 """Rows of parquet that are in memory at once."""
-_LONGEST_LINE = 1 << 20
-"""Characters of a text's line that are held back, so that no word is cut in two."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,7 @@ def _text(piece: Piece, text_key: str) -> Iterator[Text]:
     with _unpacked(file) as (plain, counted):
         while chunk := plain.read(CHUNK):
             text = rest + decoder.decode(chunk)
-            at = text.rfind("\n") + 1
-            if not at and len(text) > _LONGEST_LINE:
-                at = len(text)
+            at = cut_of(text)
             rest = text[at:]
             if at:
                 yield Text(text[:at], False, min(counted.count, piece.weight))
