@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.checkpoint_folder import SAMPLE_EVERY, FileRecord, Marker, damage, read_exactly, read_marker
-from holdfast.commands.checkpoint_progress import Progress
 from holdfast.commands.checkpoint_steps import committed_steps, size_text
+from holdfast.commands.progress import Progress
 from holdfast.config import names
 from holdfast.goodput.locate import locate_run
 from holdfast.leases import Lease

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.commands.checkpoint_progress import Progress
+from holdfast.commands.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 
