@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-STEP_OVER_COPY = 2.2
+STEP_OVER_COPY = 2.6
 """Steps are made so many times as long as the copy of a shard to host memory. The device computes slower beside a copy,
 some 5 ms for 17 GB, however long the step is; on a cluster, where a shard is a few gigabytes, steps are ten times as
-long as the copy and longer."""
+long as the copy and longer. TIGHT_OVER_COPY shows what a step costs that the copy just fits into."""
 TIGHT_OVER_COPY = 1.55
 """The same for the row at a step that the copy just fits into."""
 SHORT_OVER_COPY = 0.6
