@@ -81,6 +81,9 @@ class DcpAsync(Dcp):
         super().__init__(work)
         cuda, shared = work.spec.cuda, self.kind == AsyncCheckpointerType.PROCESS
         self._stager = DefaultStager(StagingOptions(cuda, shared, True, cuda))
+        # torch 2.11 empties the stager after each save, its buffers and what makes a second save possible at all
+        # (KeyError: <class 'type'>, pytorch issue 183413). Kept, it does what its authors meant, as with later torch.
+        setattr(self._stager._state_dict_stager, "close", lambda: None)  # noqa: B010 (mypy refuses the assignment)
         self._group = dist.new_group(backend="gloo")
         self._staged: Future[None] | None = None
         self._written: Future[Any] | None = None
