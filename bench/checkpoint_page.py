@@ -34,8 +34,8 @@ COLUMNS = (
     "<written after", "<host memory per rank",
 )  # fmt: skip
 COMPUTED = (
-    "How it is computed: each save has {block} steps without a save before and after it; the mean of all such steps of "
-    "an arm is its baseline. Blocked is what the step of the save took longer than that: the call itself and whatever "
+    "How it is computed: each save has {blocks} steps without a save before and after it; the mean of all such steps "
+    "of an arm is its baseline. Blocked is what the step of the save took longer than that: the call itself and what "
     "the optimizer had to wait for. Hidden is the sum of what all steps after it took longer until the write was over "
     "(ours: until what retention deletes was gone too). Total is both. Medians over the saves, without the first where "
     "a first save sets something up; 95 % intervals of the median by a seeded bootstrap. All write the same state with "
@@ -108,20 +108,38 @@ def headline(result: dict[str, Any], page: str) -> str:
         f"{ms(ours['step_s'])}, a save costs a run {ms(ours['total_s'])} in all, "
         f"{ours['total_s'] / ours['step_s']:.1%} of a step where {GOAL:.0%} is aimed at: {ms(ours['blocked_s'])} of "
         f"waiting, the rest slower steps during the background write. The first one costs {ms(ours['first_total_s'])}. "
-        f"The same state on the same machine costs {', '.join(others)} ([all numbers, with intervals]({page}))."
+        f"The same state on such a machine costs {', '.join(others)} ([all numbers, with intervals]({page}))."
     )
+
+
+def computed(result: dict[str, Any]) -> str:
+    """How the numbers of the table came about."""
+    blocks = sorted({row["block"] for row in result["rows"]})
+    return COMPUTED.format(blocks=" to ".join(str(block) for block in {blocks[0]: 0, blocks[-1]: 0}))
+
+
+def other_commits(result: dict[str, Any]) -> list[str]:
+    """Rows that are not of the commit that the table is of."""
+    later: dict[str, list[str]] = {}
+    for row in result["rows"]:
+        if row["commit"] != result["commit"]:
+            later.setdefault(row["commit"], []).append(WORDS[row["method"]])
+    return [
+        f"Of commit {commit}, which changes these rows alone, on another machine of the kind: {'; '.join(names)}."
+        for commit, names in later.items()
+    ]
 
 
 def verdicts(result: dict[str, Any]) -> list[str]:
     """What was aimed at and what came out; where noise is larger than the goal, that too."""
     rows = {row["method"]: row for row in result["rows"] if "total_s" in row}
-    said = [*_ours(rows["holdfast"])] if "holdfast" in rows else []
+    said = [*other_commits(result), *(_ours(rows["holdfast"]) if "holdfast" in rows else [])]
     if short := rows.get("holdfast_short_step"):
         said.append(
             f"At a step of {ms(short['step_s'])}, shorter than the copy, a save costs {ms(short['total_s'])} (the host "
             f"runs ahead of the device, so that the wait of the update shows in the step after, as hidden). The copy "
             f"does not fit under forward and backward ({ms(short['gradients_s'])}), so no overlap can cost less than "
-            f"{ms(short['bound_s'])}."
+            f"{ms(short['bound_s'])}. {_beside_the_write(short)}"
         )
     if profile := result.get("profile"):
         said.append(_why(profile))
@@ -133,6 +151,13 @@ def verdicts(result: dict[str, Any]) -> list[str]:
         )
     wrong = [WORDS[name] for name, row in rows.items() if row["content_is_right"] is False]
     return said + [f"Not what had been saved was read back: {', '.join(wrong)}."] * bool(wrong)
+
+
+def _beside_the_write(row: dict[str, Any]) -> str:
+    """What the steps after the save's own lose while the writer works."""
+    slower = row["slower_by_position_s"][1 : 1 + round(row["background_s"] / row["step_s"])]
+    mean = sum(slower) / len(slower)
+    return f"The {len(slower)} steps after it, until the write is durable, take {ms(mean)} longer each."
 
 
 def _ours(row: dict[str, Any]) -> list[str]:

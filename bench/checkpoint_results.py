@@ -95,9 +95,9 @@ class Raw:
         done = {name for name, runs in self.by_method.items() if any(run.end or run.skipped for run in runs.values())}
         return done | ({WRITE} if self.write else set()) | ({PROFILE} if self.profile else set())
 
-    def best(self, name: str) -> MethodLines:
-        """The run of a method that got furthest."""
-        return max(self.by_method[name].values(), key=lambda run: (run.end is not None, len(run.saves)))
+    def best(self, name: str) -> tuple[str, MethodLines]:
+        """The run of a method that got furthest, and what it left."""
+        return max(self.by_method[name].items(), key=lambda one: (one[1].end is not None, len(one[1].saves)))
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
@@ -219,16 +219,19 @@ def fold(raw: Raw) -> Line:
     if calibration is None or not raw.runs:
         errors = [run.error for runs in raw.by_method.values() for run in runs.values() if run.error]
         return {"rows": [{"method": CALIBRATE, "error": errors[-1] if errors else "it has not run"}]}
-    machine = raw.runs[-1]
-    rows = [row(name, raw.best(name), calibration, machine["world"]) for name in METHODS if name in raw.by_method]
+    machine, runs = raw.runs[0], {run["run"]: run for run in raw.runs}
+    rows = []
+    for name in METHODS:
+        if name in raw.by_method:
+            run, lines = raw.best(name)
+            rows.append(row(name, lines, calibration, machine["world"]) | _measured_by(runs[run]))
     long = [one["step_s"] for one in rows if "step_s" in one and METHODS[one["method"]].step == "long"]
     return {
         "hardware": machine["hardware"] | {"gpus": calibration["gpus"][: machine["world"]]},
         "versions": calibration["versions"],
-        "commit": ", ".join(sorted({run["commit"] for run in raw.runs})),
+        "commit": machine["commit"],
         "boots": len({run["boot"] for run in raw.runs}),
         "target": machine["target"],
-        "block": machine["block"],
         "ranks": machine["world"],
         "model": machine["model"] | {"parameters": calibration["parameters"]},
         "batch": {key: calibration[key] for key in MICRO_BATCH.values()},
@@ -240,6 +243,11 @@ def fold(raw: Raw) -> Line:
         "write": _content(raw.write),
         "profile": _content(raw.profile),
     }
+
+
+def _measured_by(run: Line) -> Line:
+    """Of which commit a row is, and how many steps without a save lie between its saves."""
+    return {"commit": run["commit"], "block": run["block"]}
 
 
 def _content(line: Line | None) -> Line | None:

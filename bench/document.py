@@ -214,9 +214,7 @@ def save_cost(_: Measured, folder: Path) -> str:
     if result is None:
         return "Not measured yet: `make bench` on a machine with two GPUs makes the numbers for this page."
     parts = [checkpoint_page.source(result, folder), table(checkpoint_page.COLUMNS, checkpoint_page.table_rows(result))]
-    return "\n\n".join(
-        [*parts, *checkpoint_page.verdicts(result), checkpoint_page.COMPUTED.format(block=result["block"])]
-    )
+    return "\n\n".join([*parts, *checkpoint_page.verdicts(result), checkpoint_page.computed(result)])
 
 
 def save_cost_headline(_: Measured, folder: Path) -> str:

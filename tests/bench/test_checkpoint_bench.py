@@ -133,17 +133,31 @@ def test_what_a_killed_process_left_is_kept_and_marked(tmp_path: Path) -> None:
 
 def test_a_second_run_of_a_method_replaces_the_one_that_was_cut_short() -> None:
     again = [saved(index, 0.01, run="2") for index in range(3)]
-    ours = rows_of(saved(0, 0.1), saved(1, 0.1), *again, ended(run="2"))["holdfast"]
+    later = RUN | {"run": "2", "commit": "def", "block": 2}
+    ours = rows_of(saved(0, 0.1), saved(1, 0.1), later, *again, ended(run="2"))["holdfast"]
     assert ours["total_s"] == pytest.approx(0.01)
     assert "incomplete" not in ours
+    assert (ours["commit"], ours["block"]) == ("def", 2), "what it was measured with, not what the first run had"
+
+
+def test_the_page_names_rows_of_another_commit_than_the_table() -> None:
+    later = RUN | {"run": "2", "commit": "def", "block": 2}
+    theirs = [saved(index, 0.3, method="dcp_sync", run="2") for index in range(3)]
+    ours = [saved(0, 0.1), saved(1, 0.1), ended()]
+    result = fold(Raw([CALIBRATION, RUN, *ours, later, *theirs, ended(method="dcp_sync", run="2")]))
+    assert result["commit"] == "abc"
+    (said,) = checkpoint_page.other_commits(result)
+    assert "def" in said and "torch DCP, `save`" in said and "Holdfast" not in said
+    assert "has 2 to 3 steps" in checkpoint_page.computed(result)
 
 
 def test_a_method_that_left_nothing_has_a_row_that_says_why() -> None:
     skipped = {"kind": "skipped", "method": "nvrx_dcp", "run": "1", "reason": "no CUDA"}
     failed = {"kind": "failed", "method": "dcp_sync", "run": "1", "error": "out of memory"}
     found = rows_of(skipped, failed)
-    assert found["nvrx_dcp"] == {"method": "nvrx_dcp", "skipped": "no CUDA"}
-    assert found["dcp_sync"] == {"method": "dcp_sync", "error": "out of memory"}
+    by = {"commit": "abc", "block": 3}
+    assert found["nvrx_dcp"] == {"method": "nvrx_dcp", "skipped": "no CUDA"} | by
+    assert found["dcp_sync"] == {"method": "dcp_sync", "error": "out of memory"} | by
 
 
 def test_without_a_calibration_the_result_says_why_there_is_none() -> None:
