@@ -23,12 +23,14 @@ from rich.table import Table
 
 from bench import record
 from bench.checkpoint_memory import Sampler, touch
-from bench.checkpoint_processes import Ended, run_ranks
 from bench.checkpoint_results import Raw, fold
 from bench.checkpoint_spec import CALIBRATE, METHODS, MICRO_BATCH, PROFILE, WRITE, Spec
 from bench.demo import ROOT
+from bench.rank_processes import Ended, run_ranks
 
-CODE = ("holdfast", "trainer", "bench/arms", *(f"bench/checkpoint{part}.py" for part in ("", "_spec", "_processes")))
+CODE = (
+    "holdfast", "trainer", "bench/arms", "bench/checkpoint.py", "bench/checkpoint_spec.py", "bench/rank_processes.py",
+)  # fmt: skip
 """What must not differ from the commit for the numbers to be its numbers."""
 SAVES_AT_ONCE = 4
 """Ours keeps two and writes a third; in /dev/shm, the staged copies take as much as one more."""
@@ -169,7 +171,8 @@ class Bench:
         self._console.print(f"{spec.method} ...", end=" ")
         start = time.monotonic()
         with Sampler(Path(spec.target), file_system(spec.target) in ("tmpfs", "ramfs")) as sampler:
-            ended = run_ranks(spec, limit_s=min(left - 5.0, ARM_LIMIT_S))
+            limit_s = min(left - 5.0, ARM_LIMIT_S)
+            ended, _ = run_ranks("bench.arms.rank", spec.to_json(), spec.world, limit_s, cuda=spec.cuda)
         self._note("memory", spec.method, used=sampler.used)
         self._console.print(f"{time.monotonic() - start:.0f} s")
         self._judge(spec, ended)

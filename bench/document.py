@@ -19,10 +19,13 @@ from bench import (
     faults_page,
     kills_page,
     ledger_page,
+    memory_page,
     node_recovery_page,
     prediction_page,
     record,
+    savings_page,
     scale_page,
+    throughput_page,
     timeouts_page,
 )
 from bench.demo import LAYERS, LIMITS_S, PROFILE, ROOT, WORDS
@@ -244,6 +247,9 @@ BLOCKS: Mapping[str, Block] = {
     "fault-detectors": lambda *_: faults_page.detectors_table(),
     "fault-refusals": lambda *_: faults_page.refusals_table(),
     "ledger-scale": lambda _, folder: ledger_page.headline(folder),
+    "throughput": lambda _, folder: throughput_page.throughput(folder, table),
+    "savings": lambda _, folder: savings_page.checkpoints(folder, table),
+    "gpu-memory": lambda _, folder: memory_page.memory(folder, table),
 }
 
 

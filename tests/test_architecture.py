@@ -34,7 +34,17 @@ PACKAGES = {
     },
     "bench": {"bench", "holdfast", "rich", "yaml", "numpy"},
     # Processes of its own, which bench starts and never imports: what they compare is torch's and NVRx's.
-    "bench/arms": {"bench", "holdfast", "trainer", "torch", "nvidia_resiliency_ext", "numpy", "psutil"},
+    "bench/arms": {
+        "bench",
+        "holdfast",
+        "trainer",
+        "torch",
+        "transformers",
+        "torchtitan",  # where it is installed
+        "nvidia_resiliency_ext",
+        "numpy",
+        "psutil",
+    },
     "bootstrap": {"bootstrap"},
     "app.py": {"infra", "k8s", "holdfast", "aws_cdk", "cdk_nag"},
 }

@@ -20,7 +20,9 @@ from holdfast.lineage import StaleAttempt
 from holdfast.run_directory import RunDirectory, StaleGeneration, Terminal
 from trainer import preflight
 from trainer.child import age_s
+from trainer.gpu_memory import require_room
 from trainer.metrics.rank import MeasuredLog, measure
+from trainer.model_folder import settled
 from trainer.restart import who
 from trainer.restart.learned_limits import StepLimit
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
@@ -41,7 +43,7 @@ def main() -> int:
     raise_open_files_limit()
     run = RunDirectory(arguments.run_dir)
     try:
-        config = load_file(arguments.config)
+        config = settled(load_file(arguments.config), Path(os.environ[names.ENV_STORAGE]), run)
         if not config.recovery.in_job:
             # A pod that is replaced under torchrun is a new attempt too. Every rank reads this before the process group
             # is there, and rank 0 begins the attempt after that, so that all count alike.
@@ -132,6 +134,7 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
     if attempt.restart > 0 and identity.local_rank == 0:
         _require_fit_node(config, run)
     try:
+        require_room(config, identity.world_size, identity.local_rank)
         train(attempt, survivors)
     except Leaving as leaving:
         log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)

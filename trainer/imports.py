@@ -24,20 +24,26 @@ _CLASSES = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
     "mistral": ("MistralConfig", "MistralForCausalLM"),
 }
+FAMILIES = tuple(_CLASSES)
+"""Families (schema.Model.family) that are imported alone; all others come through transformers' Auto classes."""
 
 _OF_EVERY_RANK = (
     "trainer.train",
     "trainer.model",
+    "trainer.weights_load",
     "trainer.optimizer",
     "trainer.urgent",
     "trainer.data",
     "trainer.evaluation",
+    "trainer.stragglers.exchange",
+    "trainer.stragglers.own_time",
     "trainer.checkpoint.checkpoints",
     "trainer.checkpoint.near",
     "trainer.checkpoint.writer",
     "trainer.restart.failures",
     "trainer.restart.in_process",
     "trainer.restart.who",
+    "trainer.gpu_memory",
     "trainer.preflight",
     "trainer.metrics.rank",
     "trainer.metrics.serve",
@@ -47,6 +53,10 @@ _OF_EVERY_RANK = (
     "multiprocessing.queues",
 )
 """Also what is imported only when it is needed. tests/e2e/test_standby.py finds what is missing here."""
+
+
+class UnknownFamily(Exception):
+    """transformers has no such model type, or no causal language model of it."""
 
 
 @contextmanager
@@ -96,8 +106,38 @@ def model_classes(family: str) -> tuple[Any, Any]:
     return getattr(sys.modules[configuration], config_name), getattr(sys.modules[modeling], model_name)
 
 
+def any_configuration(settings: dict[str, Any]) -> Any:
+    """transformers' config object for what a config.json says, of any family that is part of transformers. Raises
+    UnknownFamily, and whatever a family makes of values that do not fit."""
+    mapping = _auto("configuration_auto").CONFIG_MAPPING
+    if settings["model_type"] not in mapping:
+        raise UnknownFamily(settings["model_type"])
+    return mapping[settings["model_type"]].from_dict(settings)
+
+
+def any_causal_lm(configuration: Any) -> Any:
+    """The causal language model of a config object, in float32. No code but that of transformers is run. Raises
+    UnknownFamily where the family has no such model."""
+    import torch
+
+    auto = _auto("modeling_auto")
+    if type(configuration) not in auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnknownFamily(configuration.model_type)
+    return auto.AutoModelForCausalLM.from_config(configuration, trust_remote_code=False, dtype=torch.float32)
+
+
+def _auto(name: str) -> Any:
+    module = f"{_MODELS}.auto.{name}"
+    if module in sys.modules:
+        return sys.modules[module]
+    with collector_paused():
+        return importlib.import_module(module)
+
+
 def import_training_stack(family: str) -> None:
     """Import all that a step needs, in one go: torch, FSDP2, the model family, and what the first optimizer pulls in.
+
+    Of family `other` the Auto classes only: config.json says later which family it is.
 
     torch.optim imports torch._dynamo when the first optimizer is made (0.3 s, compiled or not); doing it here puts it
     where the time is accounted as import and can overlap with waiting for peers.
@@ -105,7 +145,10 @@ def import_training_stack(family: str) -> None:
     with collector_paused():
         for name in ("torch", "torch.distributed.fsdp", "torch.distributed.device_mesh", "torch._dynamo"):
             importlib.import_module(name)
-        model_classes(family)
+        if family in _CLASSES:
+            model_classes(family)
+        else:
+            _auto("modeling_auto")
 
 
 def import_all_of_a_rank(config_file: Path) -> None:

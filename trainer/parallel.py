@@ -25,6 +25,26 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return list(largest)
 
 
+def description(model: nn.Module) -> str:
+    """How a model of any family is cut into units, in words."""
+    from torch import nn
+
+    found = blocks(model)
+    name = next(
+        (
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.ModuleList) and found and list(module) == found
+        ),
+        None,
+    )
+    kind = getattr(model.config, "model_type", type(model).__name__)
+    if name is None:
+        return f"model_type={kind}: it has no ModuleList, so all of it is one unit"
+    kinds = ", ".join(sorted({type(block).__name__ for block in found}))
+    return f"model_type={kind}: {len(found)} blocks ({kinds}), the members of {name}, its largest ModuleList"
+
+
 def shard(model: nn.Module, mesh: DeviceMesh, config: RunConfig) -> None:
     """Turn the parameters into shards along the mesh, in place; gradients are averaged over it.
 

@@ -56,7 +56,7 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.distributed_c10d import _get_default_store
 
-    from trainer import evaluation
+    from trainer import evaluation, weights_load
     from trainer import optimizer as optimizers
     from trainer.checkpoint import Checkpoints
     from trainer.model import build
@@ -88,6 +88,7 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
         with pulse.section(names.SECTION_RESTORE):
             faults.strike("restore")
             first = checkpoints.restore() + 1
+            weights_load.begin(first - 1, model, survivors)
             parts.losses.begin(first - 1)
         survivors.step = first - 1
         with Urgent(survivors, checkpoints) as urgent:

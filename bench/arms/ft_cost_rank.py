@@ -9,17 +9,16 @@ down how long each turn took.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 from bench import json_lines
+from bench.arms.silent import Silent
 from bench.ft_cost_spec import OFF, ON, STALL_S, Spec, next_turn
 from holdfast.config import load_file, names
 from trainer import train as training
@@ -125,35 +124,6 @@ def on(spec: Spec, metronome: Metronome) -> int:
     return main()
 
 
-class _Silent:
-    """Stands where the trainer has its event log, saves, faults, clocks and check of losses, and does nothing."""
-
-    @contextmanager
-    def span(self, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
-        yield {}
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        yield
-
-    def strike(self, *_: Any) -> None: ...
-
-    def lasted(self, *_: Any, **__: Any) -> None: ...
-
-    def between(self) -> None: ...
-
-    def before_update(self) -> None: ...
-
-    def on_loss(self, _step: int, loss: Any) -> Any:
-        return loss
-
-    def ceiling(self, *_: Any) -> float:
-        return math.inf
-
-    def accepts(self, *_: Any) -> bool:
-        return True
-
-
 def off(spec: Spec, metronome: Metronome) -> int:
     """The same steps, and nothing else."""
     from trainer.imports import import_training_stack
@@ -168,7 +138,7 @@ def off(spec: Spec, metronome: Metronome) -> int:
     from trainer.model import build
     from trainer.runtime import Attempt, Identity, device_of, process_group
 
-    rank, storage, silent = int(os.environ["RANK"]), Path(spec.storage), cast(Any, _Silent())
+    rank, storage, silent = int(os.environ["RANK"]), Path(spec.storage), cast(Any, Silent())
     identity = Identity(rank, spec.world, rank, 0, 0, "", "", "")
     if config.device == "cpu":
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import launch
 from holdfast.commands.set_option import add_set
-from holdfast.config import ConfigError, RunConfig, load_profile, prices, profile_names, sizing
+from holdfast.config import ConfigError, RunConfig, gpu_memory, load_profile, prices, profile_names, sizing
 from holdfast.config.checks import lattice
 from holdfast.config.notices import notices
 from holdfast.config.problems import EXIT_BAD_CONFIG
@@ -91,6 +91,8 @@ def summary(config: RunConfig) -> list[tuple[str, str]]:
         ),
         ("timeouts", " < ".join(f"{_short(key)} {value:g} s" for key, value in _limits(config))),
     ]
+    if config.device == "cuda":
+        rows.insert(5, ("GPU memory", _gpu_memory(config)))
     if sizing.has_local_tier(config):
         rows.insert(8, ("local tier", _local_tier(config)))
     if config.instance.ec2:
@@ -132,6 +134,15 @@ def _storage(config: RunConfig) -> str:
     return (
         f"{text} of {config.storage.capacity_gib} GiB; one takes {seconds:.0f} s at {speed / 1e6:.0f} MB/s (computed)"
     )
+
+
+def _gpu_memory(config: RunConfig) -> str:
+    found = gpu_memory.peak(config)
+    if found is None:
+        return f"not predicted: there is no formula for model.family={config.model.family}"
+    known = config.instance.gpu_memory_gib
+    of = f"of {known:g} GiB" if known else "of a GPU that each rank looks at before it begins"
+    return f"{found}; and {gpu_memory.reserve_bytes(found) / sizing.GIB:.1f} for what is not modelled, {of} (computed)"
 
 
 def _local_tier(config: RunConfig) -> str:

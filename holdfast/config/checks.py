@@ -16,8 +16,10 @@ from holdfast.config.elastic import elastic_problems
 from holdfast.config.failure_rates import FAILURE_RATES
 from holdfast.config.fault_catalogue import fault_problems
 from holdfast.config.fields import field_at
+from holdfast.config.gpu_memory import gpu_memory_problems
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.metrics import metrics_problems
+from holdfast.config.model import model_problems
 from holdfast.config.problems import Problem
 from holdfast.config.schema import RunConfig
 from holdfast.config.standby import standby_problems
@@ -27,9 +29,10 @@ from holdfast.config.watching import watching_problems
 
 def cross_problems(config: RunConfig) -> list[Problem]:
     """Every problem that lies between fields, in the order of the sections."""
-    rules = (_cluster, _model, _batch, _storage, _room, _local, _timeouts, _layers, _presets, _resume, _faults)
+    rules = (_cluster, model_problems, _batch, _storage, _room, _local, _timeouts, _layers, _presets, _resume, _faults)
     more = (stop_rule_problems, watching_problems, standby_problems, elastic_problems, metrics_problems, aws_problems)
-    return [problem for rule in (*rules, data_problems, *more, fault_problems) for problem in rule(config)]
+    last = (fault_problems, gpu_memory_problems)
+    return [problem for rule in (*rules, data_problems, *more, *last) for problem in rule(config)]
 
 
 def _cluster(c: RunConfig) -> Iterator[Problem]:
@@ -45,28 +48,6 @@ def _cluster(c: RunConfig) -> Iterator[Problem]:
         yield Problem("device", c.device, has, "use device: cpu, or a GPU instance type")
     if c.device == "cpu" and gpus:
         yield Problem("device", c.device, f"{has} that would be paid for and not used", "use device: cuda")
-
-
-def _model(c: RunConfig) -> Iterator[Problem]:
-    m, length = c.model, c.data.sequence_length
-    if m.hidden_size % m.heads:
-        why = f"model.heads={m.heads} must divide it"
-        yield Problem("model.hidden_size", m.hidden_size, why, f"use a multiple of {m.heads}")
-    elif m.family != "gpt2" and m.hidden_size // m.heads % 2:
-        size = m.hidden_size // m.heads
-        why = f"model.heads={m.heads} gives heads of size {size}; model.family={m.family} needs an even one"
-        yield Problem("model.hidden_size", m.hidden_size, why, f"use a multiple of {2 * m.heads}")
-    if m.family == "gpt2" and m.kv_heads != m.heads:
-        why = f"model.family=gpt2 has as many key/value heads as model.heads={m.heads}"
-        yield Problem("model.kv_heads", m.kv_heads, why, f"use {m.heads}")
-    elif m.heads % m.kv_heads:
-        why = f"it must divide model.heads={m.heads}"
-        yield Problem("model.kv_heads", m.kv_heads, why, "use a divisor of model.heads")
-    if length > m.max_positions:
-        why = f"the model accepts model.max_positions={m.max_positions} tokens"
-        yield Problem("data.sequence_length", length, why, f"use at most {m.max_positions}")
-    if c.data.tokenizer == "bytes" and m.vocab_size < 256:
-        yield Problem("model.vocab_size", m.vocab_size, "data.tokenizer=bytes has 256 tokens", "use at least 256")
 
 
 def _ranks(c: RunConfig) -> str:

@@ -49,6 +49,12 @@ def is_list(annotation: Any) -> bool:
     return get_origin(annotation) is tuple
 
 
+def in_mapping(loc: Sequence[str | int]) -> bool:
+    """Whether a location is a mapping of free keys, or inside one: the config does not know what belongs there."""
+    fields = (field_at(loc[:depth]) for depth in range(1, len(loc) + 1))
+    return any(get_origin(one) is dict for field in fields if field for one in get_args(field.annotation))
+
+
 def may_be_null(annotation: Any) -> bool:
     """Whether a field of this type may be null."""
     return NoneType in get_args(annotation)

@@ -20,6 +20,9 @@ class Instance:
     name: str
     gpus: int
     """GPUs of the node."""
+    gpu_memory_gib: float = 0.0
+    """Memory of each in GiB as its driver reports it (nvidia-smi), which is less than the vendor's GB say where error
+    correction takes a part. 0: not known before a rank is there."""
     efa: int = 0
     """EFA interfaces that a worker pod takes: all, or none where EFA is not used."""
     network_cards: int = 1
@@ -70,6 +73,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5.48xlarge",
             gpus=8,
+            gpu_memory_gib=79.6,
             efa=32,
             network_cards=32,
             memory_gib=1700,
@@ -82,6 +86,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5e.48xlarge",
             gpus=8,
+            gpu_memory_gib=140.4,
             efa=32,
             network_cards=32,
             memory_gib=1700,
@@ -94,6 +99,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5en.48xlarge",
             gpus=8,
+            gpu_memory_gib=140.4,
             efa=16,
             network_cards=16,
             memory_gib=1700,
@@ -106,6 +112,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p4d.24xlarge",
             gpus=8,
+            gpu_memory_gib=40.0,
             efa=4,
             network_cards=4,
             memory_gib=1000,
@@ -118,6 +125,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p4de.24xlarge",
             gpus=8,
+            gpu_memory_gib=80.0,
             efa=4,
             network_cards=4,
             memory_gib=1000,
@@ -127,10 +135,37 @@ CATALOG: dict[str, Instance] = {
             **_EFA_NODE,
         ),
         # 48 vCPU, 384 GiB, 4 x L40S 48 GB without NVLink. Has one EFA; not used.
-        Instance(name="g6e.12xlarge", gpus=4, memory_gib=300, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
+        Instance(
+            name="g6e.12xlarge",
+            gpus=4,
+            gpu_memory_gib=44.9,
+            memory_gib=300,
+            shm_gib=16,
+            cpus=24,
+            peer_access=False,
+            source=_SIZES,
+        ),
         # 32 vCPU, 128 GiB, 1 x L4 24 GB. Has one EFA; not used.
-        Instance(name="g6.8xlarge", gpus=1, memory_gib=100, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
+        Instance(
+            name="g6.8xlarge",
+            gpus=1,
+            gpu_memory_gib=22.4,
+            memory_gib=100,
+            shm_gib=16,
+            cpus=24,
+            peer_access=False,
+            source=_SIZES,
+        ),
         # 32 vCPU, 128 GiB, 1 x A10G 24 GB. Has one EFA; not used, so that the test profile needs no EFA set-up.
-        Instance(name="g5.8xlarge", gpus=1, memory_gib=100, shm_gib=16, cpus=24, peer_access=False, source=_SIZES),
+        Instance(
+            name="g5.8xlarge",
+            gpus=1,
+            gpu_memory_gib=22.4,
+            memory_gib=100,
+            shm_gib=16,
+            cpus=24,
+            peer_access=False,
+            source=_SIZES,
+        ),
     )
 }

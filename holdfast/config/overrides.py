@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from holdfast.config import yaml_text
-from holdfast.config.fields import Location, dotted, field_at, is_list, may_be_null, section_at
+from holdfast.config.fields import Location, dotted, field_at, in_mapping, is_list, may_be_null, section_at
 from holdfast.config.problems import Problem
 
 _NULL = ("null", "none", "None", "~")
@@ -64,7 +64,7 @@ def _value(loc: Location, text: str) -> Any:
     if annotation is not None and may_be_null(annotation) and text in _NULL:
         return None
     indexed = isinstance(loc[-1], int)
-    structured = (is_list(annotation) and not indexed) or section_at(loc) is not None
+    structured = (is_list(annotation) and not indexed) or section_at(loc) is not None or in_mapping(loc)
     if not structured:
         return text
     try:

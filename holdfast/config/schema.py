@@ -17,6 +17,7 @@ from holdfast.config.elastic import divides
 from holdfast.config.faults import Fault
 from holdfast.config.instances import CATALOG, Instance
 from holdfast.config.metrics import Metrics
+from holdfast.config.model import Model
 from holdfast.config.recovery import Recovery, Reliability, Resume
 from holdfast.config.section import Moment, NumberFromText, Real, Seconds, Section, Whole
 
@@ -79,35 +80,6 @@ class Storage(Section):
     """Further options of the file system."""
 
 
-class Model(Section):
-    """A Hugging Face causal language model, built from a config; no weights are downloaded."""
-
-    family: Literal["llama", "gpt2", "qwen2", "mistral"] = "llama"
-    """Hugging Face model_type."""
-    hidden_size: Annotated[Whole, Field(ge=8)] = 64
-    """Width of the residual stream."""
-    intermediate_size: Annotated[Whole, Field(ge=8)] = 128
-    """Width of the feed-forward layer."""
-    layers: Annotated[Whole, Field(ge=1)] = 2
-    """Number of transformer blocks; each is one FSDP unit."""
-    heads: Annotated[Whole, Field(ge=1)] = 4
-    """Attention heads."""
-    kv_heads: Annotated[Whole, Field(ge=1)] = 4
-    """Key/value heads (grouped-query attention). GPT-2 has as many as heads."""
-    vocab_size: Annotated[Whole, Field(ge=2)] = 256
-    """Size of the vocabulary; at least the tokenizer's."""
-    max_positions: Annotated[Whole, Field(ge=2)] = 2048
-    """Longest sequence the model accepts."""
-    rope_theta: Annotated[Real, Field(gt=0)] = 10000.0
-    """Base of the rotary position embedding (not for GPT-2)."""
-    tie_embeddings: bool = False
-    """Whether input and output embeddings are one tensor."""
-    dropout: Annotated[Real, Field(ge=0, lt=1)] = 0.0
-    """Dropout probability (attention, and residual where the family has it)."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute type of parameters in forward and backward. Master weights and optimizer state are float32."""
-
-
 class Training(Section):
     """Steps, batch and optimizer."""
 
@@ -141,8 +113,8 @@ class Training(Section):
     compile: bool = False
     """Compile each block with torch.compile. Compiled code stays in the pod: a restart in it compiles nothing again."""
     loss_chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    """Compute output layer and loss for so many tokens at a time, so that the logits of a large vocabulary are never
-    whole in memory; backward computes them again. Null: all at once."""
+    """Compute output layer and loss, with their gradients, for so many tokens at a time, so that the logits of a large
+    vocabulary are never whole in memory. Null: all at once."""
     expected_step_s: Seconds | None = None
     """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
     is judged against the time between saves (EC2 types)."""

@@ -15,7 +15,12 @@ GIB = 2**30
 
 
 def parameters(model: Model) -> int:
-    """Number of parameters of the model, tied embeddings counted once."""
+    """Number of parameters of the model, tied embeddings counted once: as the config says, else by a formula.
+
+    The trainer compares it with the real modules where a config.json describes them.
+    """
+    if model.parameters is not None:
+        return model.parameters
     return _gpt2(model) if model.family == "gpt2" else _llama_like(model)
 
 

@@ -14,6 +14,7 @@ _WRONG_TYPE = {
     "float": "it should be a number",
     "bool": "it should be true or false",
     "string": "it should be text (in quotes, if YAML takes it for something else)",
+    "dict": "it should be a mapping, like {a: 1}",
     "tuple": "it should be a list, like [a, b]",
     "model": "it should be a section, with keys of its own",
     "finite": "it should be a finite number",

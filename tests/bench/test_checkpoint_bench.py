@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from bench import checkpoint, checkpoint_page
-from bench.checkpoint_processes import run_ranks
 from bench.checkpoint_results import MethodLines, Raw, fold, interval, null_costs, row
 from bench.checkpoint_spec import METHODS, WRITE, Spec
+from bench.rank_processes import run_ranks
 
 ROOT = Path(__file__).parents[2]
 STEP = 0.5
@@ -228,7 +228,8 @@ def test_a_method_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str
 
 
 def test_a_rank_that_fails_is_told_with_its_error_and_nothing_is_left_running(tmp_path: Path) -> None:
-    ended_how = run_ranks(spec_of(tmp_path, "calibrate"), limit_s=0.5)
+    spec = spec_of(tmp_path, "calibrate")
+    ended_how, _ = run_ranks("bench.arms.rank", spec.to_json(), spec.world, 0.5, cuda=spec.cuda)
     assert ended_how.why.startswith("the limit of 0 s passed")
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(path)]
     assert left == []

@@ -96,6 +96,7 @@ def _beyond(field: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         "number": ["maybe", True, float("nan"), float("inf"), "nan", {}],
         "boolean": ["maybe", 2, "4.5"],
         "string": [5, True, ["x"]],
+        "object": ["maybe", 5, [1]],
         "array": ["maybe", 5, [5, *_default_items(field)[1:]]],
     }
     for value in of_type.get(field.get("type", ""), []):

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import ConfigError, aws_checks, checks, load_profile, metrics, profile_names
+from holdfast.config import ConfigError, aws_checks, checks, load_profile, metrics, model, profile_names
 from holdfast.config.checks import cross_problems, lattice
 from holdfast.config.problems import Problem
-from tests.config.broken_profiles import CASES, P5X2, Case
+from tests.config.broken_models import MODEL_CASES
+from tests.config.broken_profiles import CASES as OTHER_CASES
+from tests.config.broken_profiles import P5X2, Case
+
+CASES = [*OTHER_CASES, *MODEL_CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.keys[0]} ({', '.join(case.overrides)})")
@@ -27,7 +31,7 @@ def test_a_rule_refuses_and_names_both_ends(case: Case) -> None:
         assert re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", problems[0].why), f"{name} is not in: {problems[0]}"
 
 
-@pytest.mark.parametrize("module", [checks, aws_checks, metrics], ids=lambda module: str(module.__name__))
+@pytest.mark.parametrize("module", [checks, aws_checks, metrics, model], ids=lambda module: str(module.__name__))
 def test_every_rule_has_a_case(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.__file__
     source = Path(module.__file__).read_text()

@@ -87,6 +87,7 @@ def _rank(rank: int, port: int, generation: int, sets: list[str], folder: Path) 
     from trainer import runtime
     from trainer.checkpoint.stage import Stage
     from trainer.checkpoint.writer import Writer
+    from trainer.model_folder import settled
     from trainer.restart.heartbeat import Pulse
     from trainer.train import Survivors
 
@@ -101,7 +102,7 @@ def _rank(rank: int, port: int, generation: int, sets: list[str], folder: Path) 
     run = RunDirectory(folder / "run")
     identity = runtime.Identity(rank, RANKS, 0, generation, 0, "pod", "node", os.environ[names.ENV_STORE])
     log = EventLog(run.events, "rank", rank=rank, world_size=RANKS, generation=generation, cycle=0)
-    config = load_profile("cpu-test", sets)
+    config = settled(load_profile("cpu-test", sets), folder, run)
     survivors = Survivors(config, identity, run, folder, log, Pulse(None), writer, Stage(), None)
     attempts, error = _attempts(survivors, generation, store)
     writer.close()

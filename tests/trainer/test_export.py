@@ -14,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from holdfast.config import names
 from tests.trainer.exports import CPU, commit, exported, logits_of, saved, stored_names
 from tests.trainer.gloo import run_ranks
+from tests.trainer.model_folders import CONFIGS, config_folder_of, random_from
 from tests.trainer.test_model import VARIANTS, model_config, tokens_of
 from trainer.checkpoint.plan import nested
 from trainer.checkpoint.state import live_tensors, prepare_optimizer
@@ -49,6 +50,19 @@ def test_from_pretrained_gives_the_logits_of_the_trained_model_bit_for_bit(varia
     with torch.no_grad():
         expected = variant.model(input_ids=tokens_of(1)).logits
     assert logits_of(variant.folder).equal(expected)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_what_config_json_of_the_run_said_is_in_the_exported_one(kind: str, tmp_path: Path) -> None:
+    model, folder = saved(tmp_path, random_from(config_folder_of(kind, tmp_path / "described")))
+    exported(folder, tmp_path / "hf")
+    with torch.no_grad():
+        assert logits_of(tmp_path / "hf").equal(model(input_ids=tokens_of(1)).logits)
+    before, after = (json.loads((tmp_path / place / "config.json").read_text()) for place in ("described", "hf"))
+    ours = {"architectures", "dtype", "transformers_version"} | {key for key in before if "drop" in key}
+    assert {key: value for key, value in after.items() if key not in ours} == {
+        key: value for key, value in before.items() if key not in ours
+    }
 
 
 def test_each_weight_is_written_once(variant: Variant) -> None:

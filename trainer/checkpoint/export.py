@@ -32,9 +32,9 @@ from holdfast.config import ConfigError, Problem, names
 from holdfast.config.schema import Model
 from holdfast.leases import Lease
 from holdfast.run_directory import sync_folder
+from trainer.architecture import SPECIAL_TOKENS, on_meta
 from trainer.checkpoint.reader import Damaged, VerifyingReader, committed_content
 from trainer.checkpoint.tokenizer_copy import copy_tokenizer
-from trainer.model import on_meta
 
 BATCH_BYTES = 1 << 29
 """Weights (float32) read at once; a larger single tensor is read alone. Small tensors share the blocks that are read
@@ -66,7 +66,8 @@ def export(folder: Path, target: Target, tell: Tell) -> dict[str, Any]:
         raise _not_committed(folder)
     reader = VerifyingReader(folder, marker)
     saved = json.loads(committed_content(folder, marker, STATE))["config"]
-    model = on_meta(_model_of(saved, folder))
+    described = _model_of(saved, folder)
+    model = on_meta(described)
     weights = wanted(model, reader.read_metadata().state_dict_metadata)
     shards = split_torch_state_dict_into_shards(
         {name: torch.empty(shape, dtype=target.dtype, device="meta") for name, shape in weights.items()},
@@ -87,7 +88,7 @@ def export(folder: Path, target: Target, tell: Tell) -> dict[str, Any]:
             }
             (into / WEIGHTS_INDEX).write_text(json.dumps(index, indent=2) + "\n")
         tokenizer, note = copy_tokenizer(saved, storage=folder.resolve().parents[3], into=into)
-        _write_config(model, tokenizer, target.dtype, into)
+        _write_config(model, described.settings or {}, tokenizer, target.dtype, into)
     return {
         "parameters": parameters,
         "bytes": total,
@@ -179,12 +180,14 @@ def _batches(weights: dict[str, torch.Size]) -> Iterator[list[str]]:
         yield batch
 
 
-def _write_config(model: Any, tokenizer: Any, dtype: torch.dtype, into: Path) -> None:
-    """config.json and generation_config.json, with the tokenizer's special tokens where there is one."""
+def _write_config(model: Any, settings: dict[str, Any], tokenizer: Any, dtype: torch.dtype, into: Path) -> None:
+    """config.json and generation_config.json, with the tokenizer's special tokens where there is one, else those of the
+    config.json that the run began with (settings)."""
     model.config.architectures = [type(model).__name__]
     model.config.dtype = dtype
     model.config.use_cache = True  # off in training only
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+    for key in SPECIAL_TOKENS:
+        setattr(model.config, key, settings.get(key))
         value = getattr(tokenizer, key, None)
         if value is not None and value < model.config.vocab_size:
             setattr(model.config, key, value)

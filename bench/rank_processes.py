@@ -1,4 +1,4 @@
-"""The ranks of one arm as processes: a time limit, and nothing left behind."""
+"""The ranks of a bench as processes: a time limit, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.checkpoint_spec import Spec
 from bench.demo import ROOT
 
 SETTLE_S = 3.0
@@ -19,6 +19,8 @@ SETTLE_S = 3.0
 GRACE_S = 2.0
 """Between SIGTERM and SIGKILL."""
 POLL_S = 0.05
+FAILURES = ("OutOfMemoryError", "Error:")
+"""What the line looks like that says why, the more telling first."""
 
 
 @dataclass(frozen=True)
@@ -29,32 +31,60 @@ class Ended:
     why: str = ""
 
 
-def run_ranks(spec: Spec, limit_s: float) -> Ended:
-    """Run all ranks of `spec` to their end, or kill them after `limit_s` seconds."""
+def run_ranks(
+    module: str, order: str, world: int, limit_s: float, *, cuda: bool, more: Mapping[str, str] | None = None
+) -> tuple[Ended, str]:
+    """Run `python -m MODULE ORDER` on all ranks to their end, or kill them after `limit_s` seconds. Returns how they
+    ended, and what rank 0 has printed. more: environment of all of them."""
     port = _free_port()
-    with tempfile.TemporaryFile("w+") as log:
-        ranks = [_start(spec, rank, port, log.fileno()) for rank in range(spec.world)]
+    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as said:
+        ranks = []
         try:
+            for rank in range(world):
+                environment = _environment(rank, world, port, cuda) | dict(more or {})
+                command = [sys.executable, "-m", module, order]
+                output = said.fileno() if rank == 0 else errors.fileno()
+                ranks.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=ROOT,
+                        env=environment,
+                        stdout=output,
+                        stderr=errors.fileno(),
+                        start_new_session=True,
+                    )
+                )
             why = _wait(ranks, limit_s)
         finally:
             _end(ranks)
-        log.seek(0)
-        return Ended(not why, why and f"{why}: {_tail(log.read())}")
+        errors.seek(0)
+        said.seek(0)
+        return Ended(not why, why and f"{why}: {telling(errors.read())}"), said.read()
 
 
-def _start(spec: Spec, rank: int, port: int, log: int) -> subprocess.Popen[bytes]:
-    environment = os.environ | {
+def _environment(rank: int, world: int, port: int, cuda: bool) -> dict[str, str]:
+    """One rank's. GPU memory is had as the pods of our manifest have it (holdfast/launch.py)."""
+    return dict(os.environ) | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(spec.world),
-        "LOCAL_WORLD_SIZE": str(spec.world),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1" if not spec.cuda else "8",
+        "OMP_NUM_THREADS": "8" if cuda else "1",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     }
-    command = [sys.executable, "-m", "bench.arms.rank", spec.to_json()]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def telling(text: str) -> str:
+    """The line that says why, or else the end."""
+    lines = text.strip().splitlines()
+    for word in FAILURES:
+        found = next((line for line in reversed(lines) if word in line), None)
+        if found is not None:
+            return found.strip()[:600]
+    return text.strip()[-600:]
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]], limit_s: float) -> str:
@@ -96,10 +126,6 @@ def _signal(ranks: list[subprocess.Popen[bytes]], number: int) -> bool:
         except ProcessLookupError:
             pass  # nothing of it is left
     return there
-
-
-def _tail(text: str, characters: int = 1500) -> str:
-    return text.strip()[-characters:]
 
 
 def _free_port() -> int:

@@ -1,0 +1,110 @@
+"""`python -m bench.memory`: peak GPU memory as `holdfast check` predicts it, and as it is measured.
+
+Each setting runs in processes of its own for three steps of the trainer. What was measured is appended at once to a raw
+file; a further call measures what is missing there, or with --fold-only only makes the result from it. On two GPUs:
+
+    python -m bench.memory --hardware h200x2 --raw RAW.jsonl --deadline 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench import json_lines
+from bench.demo import ROOT
+from bench.memory_results import CODE, missing, result, show
+from bench.memory_spec import RANKS, Order, settings
+from bench.rank_processes import run_ranks
+from bench.record import commit
+
+RANK = "bench.arms.memory_rank"
+SETTING_LIMIT_S = 300.0
+"""Longest that the ranks of one setting may take: imports, weights of 8 B parameters, compilation, three steps."""
+LEAST_S = 30.0
+"""A setting is not begun with less than this before the deadline."""
+END_S = 10.0
+"""Before the deadline: to end all processes and write the result."""
+
+
+def main() -> int:
+    """Measure what is missing; 0 if every setting was measured, 1 if not."""
+    arguments = parse(sys.argv[1:])
+    console = Console(width=150)
+    files = [*arguments.more, arguments.raw]
+    if not arguments.fold_only:
+        gather(arguments, files, console)
+    lines = json_lines.read(files)
+    made = result(lines, arguments)
+    if made is None:
+        console.print(f"no setting was measured; raw: {arguments.raw}", soft_wrap=True)
+        return 1
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    show(made, console)
+    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    return 1 if missing(lines, arguments) else 0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cpu", action="store_true", help="two gloo ranks and tiny models; tries the bench out")
+    parser.add_argument("--settings", help="comma-separated (default: all)")
+    parser.add_argument("--fold-only", action="store_true", help="measure nothing, only fold the raw files")
+    parser.add_argument(
+        "--deadline", type=float, default=float("inf"), metavar="S", help="seconds after which the call has ended"
+    )
+    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
+    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
+    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "memory" / "settings.jsonl", help="added to")
+    parser.add_argument(
+        "--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count as well"
+    )
+    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/memory.json")
+    arguments = parser.parse_args(words)
+    known = settings(not arguments.cpu)
+    arguments.settings = list(known) if arguments.settings is None else arguments.settings.split(",")
+    if unknown := sorted(set(arguments.settings) - set(known)):
+        parser.error(f"--settings: there is no {', '.join(unknown)}; there are: {', '.join(known)}")
+    arguments.raw = arguments.raw.absolute()
+    arguments.out = arguments.out or ROOT / "bench" / "results" / arguments.hardware / "memory.json"
+    return arguments
+
+
+def gather(arguments: argparse.Namespace, files: list[Path], console: Console) -> None:
+    """Run each setting that has no measurement yet, until it is the deadline."""
+    end = time.monotonic() + arguments.deadline - END_S
+    at = arguments.commit or commit(CODE)
+    for name in missing(json_lines.read(files), arguments):
+        left = end - time.monotonic()
+        if left < LEAST_S:
+            console.print(f"{name}: not begun, {left:.0f} s are left")
+            return
+        start = time.monotonic()
+        found = measure(Order(name, not arguments.cpu), min(left, SETTING_LIMIT_S))
+        json_lines.append(arguments.raw, {"setting": name, "cuda": not arguments.cpu, "commit": at, **found})
+        took = f"{time.monotonic() - start:.0f} s"
+        console.print(f"{name}: {found.get('error', took)}", soft_wrap=True, markup=False)
+
+
+def measure(order: Order, limit_s: float) -> dict[str, Any]:
+    """What the ranks say, or `error`: why they said nothing."""
+    ended, said = run_ranks(RANK, order.to_json(), RANKS, limit_s, cuda=order.cuda)
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    if not ended.well or not lines:
+        return {"error": ended.why or "rank 0 has printed nothing"}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Predicted and measured GPU memory in the documents, from the kept result of `python -m bench.memory` on GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.article_page import Table
+from bench.demo import ROOT
+from bench.memory_spec import RANKS
+from holdfast.config.gpu_memory import CONTEXT_GIB, FRAGMENTS
+
+KEPT = ROOT / "bench" / "results" / "h200x2" / "memory.json"
+WHAT = {
+    "none": "8 layers of Llama-3.1-8B, nothing computed again",
+    "selective": "12 layers, 2 samples, selective",
+    "full": "16 layers, 2 samples, full",
+    "whole-logits": "4 layers, 2 samples, selective, whole logits",
+    "accumulating": "8 layers, selective, 2 passes per step",
+    "8b": "all 32 layers, selective",
+    "masks": "4 layers, document masks",
+    "gpt2": "GPT-2 with dropout, 16 samples",
+    "compiled": "8 layers, compiled",
+    "compiled-selective": "12 layers, compiled, selective",
+}
+MARGIN = (
+    f"On top it wants {CONTEXT_GIB:g} GiB and {FRAGMENTS:.0%} of the tensors, for CUDA's context, NCCL, workspaces of "
+    "matrix products, and what the allocator cannot use."
+)
+COLUMNS = (
+    "setting",
+    "<predicted GiB",
+    "<measured GiB",
+    "<off by",
+    "<reserved GiB",
+    "<taken of the GPU",
+    "<check wants",
+)
+
+
+def memory(folder: Path, table: Table) -> str:
+    """The table, and what it means. folder: of the document that says so."""
+    if not KEPT.exists():
+        return f"{MARGIN} Not measured yet: `python -m bench.memory` on a machine with two GPUs makes the numbers."
+    made: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
+    rows = [row for row in made["rows"] if row.get("error_fraction") is not None]
+    good = sum(abs(row["error_fraction"]) <= made["goal"] for row in rows)
+    where = f"{RANKS} x {rows[0]['gpu']}, torch {rows[0]['torch']}, commit {made['commit']}"
+    failed = [f"{row['setting']}: {row['error']}" for row in made["rows"] if "error" in row]
+    return "\n\n".join(
+        [
+            f"{MARGIN} Of {len(rows)} settings {good} are predicted within {made['goal']:.0%} of the most that torch's "
+            f"tensors took on any rank; the largest error is {made['largest_error_fraction']:.1%}. Sequences of 8,192 "
+            f"tokens and one sample per rank where nothing else is said, output layer and loss in pieces, {where} "
+            f"([raw numbers]({os.path.relpath(KEPT, folder)})).",
+            table(COLUMNS, [_cells(row) for row in rows]),
+            *([f"Not measured: {'; '.join(failed)}."] if failed else []),
+        ]
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        WHAT[row["setting"]],
+        f"{row['predicted_gib']:.1f}",
+        f"{row['measured_allocated_gib']:.1f}",
+        f"{row['error_fraction']:+.1%}",
+        f"{row['measured_reserved_gib']:.1f}",
+        f"{row['measured_used_gib']:.1f}",
+        f"{row['needed_gib']:.1f}",
+    ]

@@ -1,0 +1,123 @@
+"""What bench.memory makes of its measurements: for each setting the prediction beside them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.article_rows import machine
+from bench.memory_spec import GOAL, Order, settings
+from holdfast.config import gpu_memory
+from holdfast.config.sizing import GIB
+
+SCHEMA = 1
+CODE = (
+    "holdfast",
+    "trainer",
+    "bench/arms/memory_rank.py",
+    *(f"bench/memory{part}.py" for part in ("", "_results", "_spec")),
+)
+"""What must not differ from the commit for the numbers to be its numbers."""
+ABOUT = (
+    "Peak GPU memory of one rank in a training step. predicted_gib: by the formula of `holdfast check`, with parts; it "
+    "counts torch's tensors, and is compared with measured_allocated_gib, the most that they took on any rank "
+    "(torch.cuda.max_memory_allocated, model building and three steps). error_fraction: predicted / measured - 1. "
+    "measured_reserved_gib: what torch's allocator took of the GPU; measured_used_gib: all that was taken of it after "
+    "the last step, by CUDA and NCCL too; needed_gib: what `holdfast check` wants a GPU to have, so not less."
+)
+CPU = " On a CPU nothing is measured: this tries the bench out, no more."
+
+
+def measured_lines(lines: Sequence[Mapping[str, Any]], cuda: bool) -> dict[str, Mapping[str, Any]]:
+    """The newest measurement of each setting, and the newest failure of one that has none."""
+    ours = [line for line in lines if line.get("cuda") is cuda and line.get("setting") in settings(cuda)]
+    failed = {line["setting"]: line for line in ours if "error" in line}
+    return failed | {line["setting"]: line for line in ours if "error" not in line}
+
+
+def missing(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> list[str]:
+    """Settings that are asked for and not measured, in order."""
+    found = measured_lines(lines, not arguments.cpu)
+    return [name for name in arguments.settings if name not in found or "error" in found[name]]
+
+
+def result(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The kept file, or None if nothing was measured."""
+    cuda = not arguments.cpu
+    found = measured_lines(lines, cuda)
+    rows = [_row(found[name], cuda) for name in settings(cuda) if name in found]
+    if all("error" in row for row in rows):
+        return None
+    commits = sorted({line["commit"] for line in found.values()})
+    errors = [abs(row["error_fraction"]) for row in rows if row.get("error_fraction") is not None]
+    return {
+        "schema": SCHEMA,
+        "about": ABOUT + CPU * arguments.cpu,
+        **machine(Order(next(iter(found)), cuda).config),
+        "commit": ", ".join(commits),
+        "goal": GOAL,
+        "largest_error_fraction": max(errors, default=None),
+        "rows": rows,
+    }
+
+
+def _row(line: Mapping[str, Any], cuda: bool) -> dict[str, Any]:
+    config = Order(line["setting"], cuda).config
+    found = gpu_memory.peak(config)
+    assert found is not None, f"{line['setting']}: the bench has models with formulas only"
+    predicted = {
+        "setting": line["setting"],
+        "overrides": settings(cuda)[line["setting"]].overrides(),
+        "predicted_gib": found.gib,
+        "moment": found.moment,
+        "parts": {name: size / GIB for name, size in found.parts.items()},
+        "needed_gib": gpu_memory.needed_bytes(found) / GIB,
+    }
+    if "error" in line:
+        return predicted | {"error": line["error"]}
+    most = {f"measured_{name}_gib": _most(line["ranks"], name) for name in ("allocated", "reserved", "used")}
+    allocated = most["measured_allocated_gib"]
+    return (
+        predicted
+        | most
+        | {
+            "gpu_gib": _most(line["ranks"], "total"),
+            "gpu": line["gpu"],
+            "torch": line["torch"],
+            "error_fraction": None if allocated is None else found.gib / allocated - 1,
+        }
+    )
+
+
+def _most(ranks: Sequence[Mapping[str, int]], name: str) -> float | None:
+    sizes = [rank[name] for rank in ranks if name in rank]
+    return max(sizes) / GIB if sizes else None
+
+
+def show(made: Mapping[str, Any], console: Console) -> None:
+    """The rows, in GiB."""
+    table = Table("setting", "predicted", "moment", "tensors", "off by", "reserved", "used", "needed", title="GiB")
+    for row in made["rows"]:
+        if "error" in row:
+            console.print(f"{row['setting']}: {row['error']}", soft_wrap=True, markup=False)
+            continue
+        off = row["error_fraction"]
+        table.add_row(
+            row["setting"],
+            f"{row['predicted_gib']:.2f}",
+            row["moment"],
+            _gib(row["measured_allocated_gib"]),
+            "-" if off is None else f"{off:+.1%}",
+            _gib(row["measured_reserved_gib"]),
+            _gib(row["measured_used_gib"]),
+            f"{row['needed_gib']:.2f}",
+        )
+    console.print(table)
+
+
+def _gib(size: float | None) -> str:
+    return "-" if size is None else f"{size:.2f}"

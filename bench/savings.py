@@ -1,0 +1,154 @@
+"""`python -m bench.savings`: the article's checkpoint experiment: how much of a run with saves is training.
+
+Each arm trains 300 steps of about 0.25 s with a save after every 100th, fsynced, and then waits until the last save is
+durable. The state per GPU is what one of the article's 16 GPUs holds of Llama-3.1-8B with float32 moments. Each arm is
+a process group of its own and adds its line to the raw file at its end; what is there is not run again. On two GPUs:
+
+    python -m bench.savings --raw RAW.jsonl --hardware h200x2 --deadline 570
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import json_lines, record
+from bench.checkpoint import CPU_SIZES, CUDA_SIZES, file_system
+from bench.checkpoint_spec import Spec
+from bench.demo import ROOT
+from bench.rank_processes import run_ranks
+from bench.savings_results import calibration, finished, fold, show
+from bench.savings_spec import WAYS, Order
+
+RANK = "bench.arms.savings_rank"
+ARM_FILES = ("arm", "holdfast_arm", "nvrx_arms", "savings_rank", "torch_arms", "workload")
+CODE = (
+    "holdfast", "trainer", "bench/savings.py", "bench/savings_spec.py", "bench/checkpoint_spec.py",
+    *(f"bench/arms/{part}.py" for part in ARM_FILES),
+)  # fmt: skip
+"""What must not differ from the commit for the numbers to be its numbers."""
+LAYERS = 5
+"""Of Llama-3-8B's blocks: 1.1 billion parameters, 6.5 GB of state on each of two GPUs; the article's have 6.0."""
+ARM_LIMIT_S = 300.0
+LEAST_S = 60.0
+"""With less time than this before the deadline no arm is started."""
+END_S = 8.0
+
+
+def main() -> int:
+    """Run the arms that are missing; 0 if none failed."""
+    arguments = parse(sys.argv[1:])
+    console = Console(width=150)
+    if not arguments.fold_only:
+        Bench(arguments, console).run()
+    result = fold(json_lines.read([*arguments.more, arguments.raw]))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, console)
+    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    return 1 if any("error" in row for row in result["rows"]) else 0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.savings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--arms", default=",".join(WAYS), help=f"comma-separated: {', '.join(WAYS)}")
+    parser.add_argument("--cpu", action="store_true", help="two gloo ranks and a tiny model: tries the bench out")
+    parser.add_argument("--gpus", type=int, default=2, help="ranks, one per GPU")
+    parser.add_argument("--steps", type=int, default=300, help="a multiple of --every")
+    parser.add_argument("--every", type=int, default=100, help="steps between two saves")
+    parser.add_argument("--step-s", type=float, default=0.25, help="how long a step is made")
+    parser.add_argument("--layers", type=int, help=f"blocks of the model (default: {LAYERS})")
+    parser.add_argument("--threads", type=int, default=8, help="files written in parallel by each rank")
+    parser.add_argument("--target", type=Path, help="folder to save into (default: a new one in /dev/shm)")
+    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="seconds for this call")
+    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
+    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
+    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "bench" / "savings.jsonl", help="added to")
+    parser.add_argument("--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count too")
+    parser.add_argument("--fold-only", action="store_true", help="measure nothing")
+    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/savings.json; on a CPU dist/bench")
+    arguments = parser.parse_args(words)
+    arguments.arms = arguments.arms.split(",")
+    if unknown := sorted(set(arguments.arms) - set(WAYS)):
+        parser.error(f"--arms: there is no {', '.join(unknown)}; there are: {', '.join(WAYS)}")
+    if arguments.every < 2 or arguments.steps < arguments.every or arguments.steps % arguments.every:
+        parser.error("--steps: a multiple of --every, which is at least 2: the last save is after the last step")
+    kept = ROOT / "bench" / "results" / arguments.hardware
+    arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "savings.json"
+    arguments.raw = arguments.raw.absolute()
+    arguments.commit = arguments.commit or record.commit(CODE)
+    return arguments
+
+
+class Bench:
+    """The driver: starts the arms that are still missing in the raw files."""
+
+    def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
+        self._arguments = arguments
+        self._console = console
+        self._end = time.monotonic() + arguments.deadline - END_S
+        self._run = f"{time.time():.0f}-{os.getpid()}"
+        self._sizes = dict(CPU_SIZES) if arguments.cpu else CUDA_SIZES | {"layers": LAYERS}
+        if arguments.layers:
+            self._sizes["layers"] = arguments.layers
+
+    def run(self) -> None:
+        """Everything that is asked for and not there yet."""
+        parent = self._arguments.target or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+        for name in self._arguments.arms:
+            if name not in finished(self._lines()):
+                with tempfile.TemporaryDirectory(prefix="hf-savings-", dir=parent) as target:
+                    self._measure(name, target)
+
+    def _measure(self, name: str, target: str) -> None:
+        arguments = self._arguments
+        if WAYS[name].needs_cuda and arguments.cpu:
+            self._note("skipped", name, reason="NVRx waits for a CUDA device in every save")
+            return
+        left = self._end - time.monotonic()
+        if left < LEAST_S:
+            self._console.print(f"{name}: not started, {left:.0f} s are left before the deadline")
+            return
+        where = {"file_system": file_system(target), "threads": arguments.threads}
+        size = {"steps": arguments.steps, "every": arguments.every, "model": self._sizes, "target": where}
+        self._note("run", hardware=record.hardware(), commit=arguments.commit, **size)
+        self._console.print(f"{name} ...", end=" ")
+        start = time.monotonic()
+        order = self._order(name, target)
+        ended, _ = run_ranks(
+            RANK, order.to_json(), order.spec.world, min(left, ARM_LIMIT_S), cuda=order.spec.cuda
+        )  # fmt: skip
+        self._console.print(f"{time.monotonic() - start:.0f} s")
+        if not ended.well:
+            self._note("failed", name, error=ended.why)
+            self._console.print(f"{name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
+
+    def _order(self, name: str, target: str) -> Order:
+        arguments, found = self._arguments, calibration(self._lines())
+        spec = Spec(
+            arm=WAYS[name].arm, method=name, run=self._run, raw=str(arguments.raw), target=target,
+            cuda=not arguments.cpu, world=2 if arguments.cpu else arguments.gpus, saves=0, threads=arguments.threads,
+            micro_batch=found["micro_batch"] if found else 0, **self._sizes,
+        )  # fmt: skip
+        return Order(spec, arguments.steps, arguments.every, arguments.step_s)
+
+    def _lines(self) -> list[dict[str, object]]:
+        return json_lines.read([*self._arguments.more, self._arguments.raw])
+
+    def _note(self, kind: str, method: str = "", **fields: object) -> None:
+        line = {"kind": kind, "method": method, "run": self._run, "at": time.time(), **fields}
+        json_lines.append(self._arguments.raw, line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

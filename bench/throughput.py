@@ -1,0 +1,179 @@
+"""`python -m bench.throughput`: tokens per second and MFU, ours beside a plain eager FSDP2 script and torchtitan.
+
+All train the same model shape on the same synthetic tokens, with the same sequence and global batch, in bfloat16, one
+setting at a time in processes of its own, and all settings that were tried are kept. Each appends what it measured at
+once to a raw file; what is finished is not run again (same --raw). On two GPUs, twice or more, until nothing is left:
+
+    python -m bench.throughput --raw RAW.jsonl --hardware h200x2 --trace --deadline 570
+
+torchtitan is measured where it can be imported: `pip install --no-deps --target DIR torchtitan==0.2.2` with what it
+imports, and PYTHONPATH=DIR. See the result file for the settings, docs/results.md for the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import json_lines, record
+from bench.demo import ROOT
+from bench.rank_processes import run_ranks
+from bench.throughput_results import fold, missing, show
+from bench.throughput_spec import ARMS, CPU_SHAPES, SHAPES, TITAN, TRIALS, Shape, Spec, Trial
+
+RANK = "bench.arms.throughput_rank"
+CODE = (
+    "holdfast", "trainer", "bench/arms/silent.py",
+    *(f"bench/arms/throughput_{part}.py" for part in ("arm", "clock", "eager", "holdfast", "rank", "titan", "trace")),
+    *("bench/throughput.py", "bench/throughput_spec.py", "bench/rank_processes.py"),
+)  # fmt: skip
+"""What must not differ from the commit for the numbers to be its numbers."""
+TRIAL_LIMIT_S = 240.0
+LEAST_S = 40.0
+"""With less time than this before the deadline no trial is started."""
+END_S = 8.0
+"""Before the deadline: to end processes and write the result."""
+TITAN_MISSING = (
+    "torchtitan cannot be imported here; `pip install --no-deps --target DIR torchtitan==0.2.2` and PYTHONPATH=DIR "
+    "(0.3.0 asks torch's FSDP2 for what 2.11 does not have)"
+)
+TITAN_ON_GLOO = "torchtitan divides gradients by an operation that gloo does not have: it is tried out on one rank only"
+
+
+def main() -> int:
+    """Run the trials that are missing; 0 if none failed, 1 if one did, 2 for a bad command line."""
+    arguments = parse(sys.argv[1:])
+    console = Console(width=150)
+    if not arguments.fold_only:
+        Bench(arguments, console).run()
+    result = fold(json_lines.read([*arguments.more, arguments.raw]), CPU_SHAPES if arguments.cpu else SHAPES)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    show(result, console)
+    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    return 1 if any("error" in row for row in result["rows"]) else 0
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default=",".join(SHAPES), help="comma-separated: 8b (2 GPUs), 1gpu")
+    parser.add_argument("--arms", default=",".join(ARMS), help=f"comma-separated: {', '.join(ARMS)}")
+    parser.add_argument("--trial", action="append", help="only this one, by its name; may be repeated (see --list)")
+    parser.add_argument("--list", action="store_true", help="print the names of the trials, and end")
+    parser.add_argument("--cpu", action="store_true", help="tiny models on gloo: tries the bench out")
+    parser.add_argument("--trace", action="store_true", help="also trace two steps of each trial")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps")
+    parser.add_argument("--warmup", type=int, default=4, help="steps before them; compiles")
+    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="seconds for this call")
+    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
+    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
+    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "bench" / "throughput.jsonl", help="added to")
+    parser.add_argument("--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count too")
+    parser.add_argument("--fold-only", action="store_true", help="measure nothing")
+    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/throughput.json; on a CPU dist/bench")
+    arguments = parser.parse_args(words)
+    if min(arguments.steps, arguments.warmup) < 1:
+        parser.error("--steps and --warmup: at least 1")
+    arguments.trials = [
+        trial
+        for trial in TRIALS
+        if trial.model in arguments.models.split(",") and trial.arm in arguments.arms.split(",")
+    ]
+    if arguments.trial:
+        by_name = {trial.name: trial for trial in TRIALS}
+        if unknown := sorted(set(arguments.trial) - set(by_name)):
+            parser.error(f"--trial: there is no {', '.join(unknown)}; there are: {', '.join(by_name)}")
+        arguments.trials = [by_name[name] for name in arguments.trial]
+    if arguments.list:
+        print("\n".join(trial.name for trial in arguments.trials))
+        parser.exit()
+    if not arguments.trials:
+        parser.error(f"no trial has such a model and arm; models: {', '.join(SHAPES)}; arms: {', '.join(ARMS)}")
+    kept = ROOT / "bench" / "results" / arguments.hardware
+    arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "throughput.json"
+    arguments.raw = arguments.raw.absolute()
+    arguments.commit = arguments.commit or record.commit(CODE)
+    return arguments
+
+
+class Bench:
+    """The driver: starts what is still missing in the raw files."""
+
+    def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
+        self._arguments = arguments
+        self._console = console
+        self._end = time.monotonic() + arguments.deadline - END_S
+        self._run = f"{time.time():.0f}-{os.getpid()}"
+
+    def run(self) -> None:
+        """Everything that is asked for and not there yet."""
+        self._note("run", hardware=record.hardware(), commit=self._arguments.commit, cpu=self._arguments.cpu)
+        for trial in self._arguments.trials:
+            lines = json_lines.read([*self._arguments.more, self._arguments.raw])
+            if parts := missing(trial.name, lines, trace=self._arguments.trace):
+                self._measure(trial, parts)
+
+    def _measure(self, trial: Trial, parts: set[str]) -> None:
+        shape = (CPU_SHAPES if self._arguments.cpu else SHAPES)[trial.model]
+        if reason := _impossible(trial, shape, self._arguments.cpu):
+            self._note("skipped", trial.name, reason=reason)
+            return
+        left = self._end - time.monotonic()
+        if left < LEAST_S:
+            self._console.print(f"{trial.name}: not started, {left:.0f} s are left before the deadline")
+            return
+        self._console.print(f"{trial.name} ...")
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="hf-throughput-") as folder:
+            spec = self._spec(trial, shape, parts, folder)
+            limit_s = min(left, TRIAL_LIMIT_S)
+            ended, said = run_ranks(RANK, spec.to_json(), spec.world, limit_s, cuda=spec.cuda, more=_caches())
+        self._console.print(f"{said.strip()}\n{time.monotonic() - start:.0f} s", soft_wrap=True, markup=False)
+        if not ended.well:
+            self._note("failed", trial.name, error=ended.why)
+            self._console.print(f"{trial.name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
+
+    def _spec(self, trial: Trial, shape: Shape, parts: set[str], folder: str) -> Spec:
+        return Spec(
+            trial=trial,
+            shape=shape,
+            run=self._run,
+            raw=str(self._arguments.raw),
+            folder=folder,
+            cuda=not self._arguments.cpu,
+            warmup=self._arguments.warmup,
+            steps=self._arguments.steps if "steps" in parts else 0,
+            trace_steps=2 if "trace" in parts else 0,
+        )
+
+    def _note(self, kind: str, trial: str = "", **fields: object) -> None:
+        line = {"kind": kind, "trial": trial, "run": self._run, "at": time.time(), **fields}
+        json_lines.append(self._arguments.raw, line)
+
+
+def _impossible(trial: Trial, shape: Shape, cpu: bool) -> str:
+    """Why this machine cannot run it; empty if it can."""
+    if trial.arm == TITAN and importlib.util.find_spec("torchtitan") is None:
+        return TITAN_MISSING
+    return TITAN_ON_GLOO if trial.arm == TITAN and cpu and shape.gpus > 1 else ""
+
+
+def _caches() -> dict[str, str]:
+    """Compiled code is kept for the next trial and the next call: what is compared is steps."""
+    folder = ROOT / "dist" / "bench" / "compiled"
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Throughput in the documents, from the kept result of bench.throughput; no number in it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.article_page import Table
+from bench.demo import ROOT
+from bench.throughput_spec import EAGER, HOLDFAST, TITAN
+
+KEPT = ROOT / "bench" / "results" / "h200x2" / "throughput.json"
+WORDS = {HOLDFAST: "**Holdfast**", EAGER: "plain FSDP2 script, eager", TITAN: "torchtitan"}
+COLUMNS = (
+    "model", "arm", "micro batch", "<checkpointing", "<compiled", "<step", "<tokens/s/GPU", "<MFU", "<causal MFU",
+    "<peak memory",
+)  # fmt: skip
+PARTS = {
+    "gemm": "matrix products",
+    "attention_forward": "attention, forward",
+    "attention_backward": "attention, backward",
+    "loss": "softmax of the loss",
+    "optimizer": "optimizer and clipping",
+    "norms_and_elementwise": "norms, rotations, activations",
+    "copies": "copies",
+    "nccl": "communication that nothing hides",
+    "idle": "nothing at work",
+}
+COMPUTED = (
+    "MFU counts the model's own operations (6 per multiplying parameter and token, 12 x layers x width x sequence for "
+    "attention) by {peak:.0f} TFLOP/s; causal MFU counts half of attention, which is all that a causal mask leaves. "
+    "Every arm trains the same shape on the same tokens, {samples} samples of {sequence} tokens per step; medians of "
+    "{steps} steps. Memory is what the fullest GPU has allocated at its peak."
+)
+NOT_YET = (
+    "Not measured yet: `python -m bench.throughput --hardware h200x2 --trace` on a machine with two GPUs makes the "
+    "numbers for this place."
+)
+SHORT_OF = 120
+"""Characters of a reason."""
+
+
+def read(path: Path = KEPT) -> dict[str, Any] | None:
+    """The kept result, if there is one."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def throughput(folder: Path, table: Table, path: Path = KEPT) -> str:
+    """The table, what was aimed at, and where the time goes. folder: of the document that says so."""
+    result = read(path)
+    if result is None:
+        return NOT_YET
+    rows = result["rows"]
+    measured = [row for row in rows if "tokens_per_s_per_gpu" in row]
+    parts = [_source(result, path, folder), table(COLUMNS, [_cells(row) for row in rows])]
+    for model, goal in result["goals"].items():
+        parts += [_verdict(model, goal, measured)]
+    if measured:
+        first = measured[0]
+        parts.append(
+            COMPUTED.format(
+                peak=result["peak_tflops"],
+                samples=first["samples_per_step"],
+                sequence=first["seq_len"],
+                steps=first["steps"],
+            )
+        )
+    where = _where(result, measured)
+    return "\n\n".join([*parts, *([where[0], table(*where[1])] if where else [])])
+
+
+def _source(result: Mapping[str, Any], path: Path, folder: Path) -> str:
+    hardware, versions = result["hardware"], result["versions"]
+    gpus: Sequence[str] = hardware["gpus"]
+    machine = f"{len(gpus)} x {gpus[0]}" if gpus else f"{hardware.get('cores', '?')} CPU cores, which only tries it out"
+    titan = f", torchtitan {versions['torchtitan']}" if "torchtitan" in versions else ""
+    return (
+        f"Measured on {machine}, torch {versions.get('torch', '?')}, transformers {versions.get('transformers', '?')}"
+        f"{titan}, commit {result['commit'] or '?'} ([raw numbers]({os.path.relpath(path, folder)}))."
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    how = [str(row["micro_batch"]), row["activation_checkpointing"], "yes" if row["compile"] else "no"]
+    head = [f"{row['model']}, {row['gpus']} GPU{'s' * (row['gpus'] > 1)}", WORDS[row["arm"]], *how]
+    if "tokens_per_s_per_gpu" not in row:
+        return [*head, _short(row), *[""] * (len(COLUMNS) - len(head) - 1)]
+    wrong = "" if row["loss_is_sane"] else " (its loss is WRONG)"
+    star = "**" if row["best_of_arm"] else ""
+    return [
+        *head,
+        f"{row['step_s']:.3f} s",
+        f"{star}{row['tokens_per_s_per_gpu']:,.0f}{star}{wrong}",
+        f"{star}{row['mfu']:.1%}{star}",
+        f"{row['mfu_causal']:.1%}",
+        f"{row['peak_gib']:.0f} GiB",
+    ]
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    if "OutOfMemoryError" in row.get("error", ""):
+        return "does not fit"
+    return " ".join(str(row.get("skipped") or row.get("error")).split())[:SHORT_OF]
+
+
+def _verdict(model: str, goal: float, measured: Sequence[Mapping[str, Any]]) -> str:
+    mine = [row for row in measured if row["shape"] == model]
+    best = {row["arm"]: row for row in mine if row["best_of_arm"]}
+    if HOLDFAST not in best:
+        return f"Ours has no number for `{model}` yet; aimed at are {goal:.0%}."
+    ours = best[HOLDFAST]
+    met = "as was aimed at" if ours["mfu"] >= goal else "MISSING what was aimed at"
+    others = [
+        f"{ours['tokens_per_s_per_gpu'] / row['tokens_per_s_per_gpu']:.2f} times {WORDS[arm]}"
+        for arm, row in best.items()
+        if arm != HOLDFAST
+    ]
+    beside = f"; {' and '.join(others)}, each at its best" if others else ""
+    return (
+        f"{ours['model']} on {ours['gpus']} GPU{'s' * (ours['gpus'] > 1)}: {ours['tokens_per_s_per_gpu']:,.0f} tokens "
+        f"per second and GPU, {ours['mfu']:.1%} MFU, {met} (at least {goal:.0%}){beside}."
+    )
+
+
+def _where(
+    result: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]
+) -> tuple[str, tuple[list[str], list[list[str]]]] | None:
+    best = {row["trial"]: row for row in measured if row["best_of_arm"]}
+    shown = [where for where in result["where"] if where["trial"] in best]
+    if not shown:
+        return None
+    heads = [f"<{best[one['trial']]['model']}, {WORDS[one['arm']]}".replace("*", "") for one in shown]
+    rows = [[words, *(f"{one['ms'][part]:.1f}" for one in shown)] for part, words in PARTS.items()]
+    rows.append(["a step under the profiler", *(f"{one['step_ms']:.1f}" for one in shown)])
+    rows.append(["communication in all, hidden or not", *(f"{one['nccl_in_all_ms']:.1f}" for one in shown)])
+    said = (
+        "Where the milliseconds of a step go, of each arm's best setting, by traces of two steps, which themselves "
+        "slow it down. Every instant counts once, for the first of these that is at work then:"
+    )
+    return said, (["kind of work", *heads], rows)

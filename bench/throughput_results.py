@@ -1,0 +1,161 @@
+"""From the raw lines of the throughput bench to its result: medians of steps, tokens per second, MFU, and where a
+step's milliseconds go.
+
+MFU is the model's own operations, 6 per multiplying parameter and token and 12 x layers x width x sequence for
+attention (holdfast/config/flops.py), by the GPU's dense bfloat16 peak. What is computed again to save memory does
+not count. Causal attention computes half of its matrix: mfu_causal counts only that half, mfu all of it, as the
+field does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import pstdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.throughput_spec import GOALS, TRIALS, Shape, Trial
+from holdfast.config.flops import PEAK_BF16_TFLOPS, flops_per_token
+
+Line = Mapping[str, Any]
+SCHEMA = 1
+PEAK_TFLOPS = PEAK_BF16_TFLOPS["p5en.48xlarge"]
+"""Of an H200, as of an H100."""
+FITS_NOT = "OutOfMemoryError"
+UNTRAINED = 1.5
+"""The first loss is so close to that of a guess among all tokens, or an arm does not compute what the others do."""
+PRECISION = "bf16"
+
+
+def missing(name: str, lines: Sequence[Line], *, trace: bool) -> set[str]:
+    """What of a trial is still to be measured: `steps`, `trace`. Nothing of one that does not fit into memory."""
+    mine = [line for line in lines if line.get("trial") == name]
+    if any(line["kind"] == "failed" and FITS_NOT in line["error"] for line in mine):
+        return set()
+    wanted = {"steps", "trace"} if trace else {"steps"}
+    return wanted - {line["kind"] for line in mine}
+
+
+def fold(lines: Sequence[Line], shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    """The kept file. shapes: by model, of the trials."""
+    runs = {line["run"]: line for line in lines if line.get("kind") == "run"}
+    measured = [line for line in lines if line.get("kind") == "steps"]
+    rows = [row for trial in TRIALS if (row := _row(trial, shapes[trial.model], lines)) is not None]
+    for model in shapes:
+        _mark_best([row for row in rows if row["shape"] == model and "tokens_per_s_per_gpu" in row])
+    last = measured[-1] if measured else {"versions": {}, "gpus": [], "run": None}
+    machine = runs.get(last["run"], {"hardware": {}})
+    versions: dict[str, str] = {}
+    for line in measured:
+        versions |= line["versions"]
+    return {
+        "schema": SCHEMA,
+        "about": " ".join((__doc__ or "").split()),
+        "hardware": {**machine["hardware"], "gpus": max((line["gpus"] for line in measured), key=len, default=[])},
+        "versions": versions,
+        "commit": ", ".join(sorted({runs[line["run"]]["commit"] for line in measured if line["run"] in runs})),
+        "peak_tflops": PEAK_TFLOPS,
+        "goals": GOALS,
+        "rows": rows,
+        "where": [where for trial in TRIALS if (where := _where(trial, lines)) is not None],
+    }
+
+
+def _row(trial: Trial, shape: Shape, lines: Iterable[Line]) -> dict[str, Any] | None:
+    mine = [line for line in lines if line.get("trial") == trial.name]
+    if not mine:
+        return None
+    head = {
+        "arm": trial.arm,
+        "model": shape.title,
+        "shape": trial.model,
+        "gpus": shape.gpus,
+        "seq_len": shape.sequence,
+        "precision": PRECISION,
+        "samples_per_step": shape.samples,
+        "micro_batch": trial.micro_batch,
+        "activation_checkpointing": trial.checkpointing,
+        "compile": trial.compile,
+        "loss_chunk_tokens": trial.loss_chunk,
+        "trial": trial.name,
+    }
+    steps = next((line for line in reversed(mine) if line["kind"] == "steps"), None)
+    if steps is None:
+        failed = [line["error"] for line in mine if line["kind"] == "failed"]
+        skipped = [line["reason"] for line in mine if line["kind"] == "skipped"]
+        return head | ({"error": failed[-1]} if failed else {"skipped": skipped[-1]})
+    return head | _numbers(shape, steps)
+
+
+def _numbers(shape: Shape, steps: Line) -> dict[str, Any]:
+    tokens = shape.samples * shape.sequence / shape.gpus / steps["median_s"]
+    guess = math.log(shape.vocabulary)
+    sane = abs(steps["first_loss"] - guess) < UNTRAINED and math.isfinite(steps["last_loss"])
+    return {
+        "tokens_per_s_per_gpu": tokens,
+        "mfu": tokens * flops_per_token(shape.model, shape.sequence) / (PEAK_TFLOPS * 1e12),
+        "mfu_causal": tokens * causal_flops_per_token(shape) / (PEAK_TFLOPS * 1e12),
+        "peak_gib": steps["peak_gib"],
+        "peak_reserved_gib": steps["peak_reserved_gib"],
+        "steps": len(steps["each_s"]),
+        "step_s": steps["median_s"],
+        "step_spread_s": pstdev(steps["each_s"]),
+        "first_loss": steps["first_loss"],
+        "last_loss": steps["last_loss"],
+        "loss_is_sane": sane,
+        "built_s": steps["built_s"],
+        "warm_up_s": steps["warm_s"],
+        "compiled_graphs": steps["graphs"],
+        "settings": steps["settings"],
+        "best_of_arm": False,
+    }
+
+
+def causal_flops_per_token(shape: Shape) -> float:
+    """Operations per token if attention counts only what a causal mask leaves of it: half."""
+    return flops_per_token(shape.model, shape.sequence) - 6.0 * shape.layers * shape.hidden * shape.sequence
+
+
+def _mark_best(rows: Iterable[dict[str, Any]]) -> None:
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: float(row["tokens_per_s_per_gpu"])):
+        if row["loss_is_sane"]:
+            best[row["arm"]] = row
+    for row in best.values():
+        row["best_of_arm"] = True
+
+
+def _where(trial: Trial, lines: Iterable[Line]) -> dict[str, Any] | None:
+    found = [line for line in lines if line.get("kind") == "trace" and line.get("trial") == trial.name]
+    if not found:
+        return None
+    keys = ("steps", "step_ms", "ms", "nccl_in_all_ms", "kernels")
+    return {"trial": trial.name, "arm": trial.arm, "shape": trial.model, **{key: found[-1][key] for key in keys}}
+
+
+def show(result: Mapping[str, Any], console: Console) -> None:
+    """Print the rows."""
+    columns = ("trial", "step s", "tokens/s/GPU", "MFU", "causal", "peak GiB", "reserved", "graphs", "loss")
+    table = Table(*columns)
+    for row in result["rows"]:
+        if "tokens_per_s_per_gpu" not in row:
+            console.print(f"{row['trial']}: {row.get('error') or row.get('skipped')}", soft_wrap=True, markup=False)
+            continue
+        table.add_row(
+            row["trial"] + " *" * row["best_of_arm"],
+            f"{row['step_s']:.4f}",
+            f"{row['tokens_per_s_per_gpu']:,.0f}",
+            f"{row['mfu']:.2%}",
+            f"{row['mfu_causal']:.2%}",
+            f"{row['peak_gib']:.1f}",
+            f"{row['peak_reserved_gib']:.1f}",
+            str(row["compiled_graphs"]),
+            f"{row['first_loss']:.2f} -> {row['last_loss']:.2f}{'' if row['loss_is_sane'] else ' WRONG'}",
+        )
+    console.print(table)
+    for where in result["where"]:
+        parts = ", ".join(f"{name} {ms:.1f}" for name, ms in where["ms"].items())
+        console.print(f"{where['trial']}: {where['step_ms']:.1f} ms = {parts}", soft_wrap=True, markup=False)

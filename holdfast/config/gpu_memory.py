@@ -1,0 +1,252 @@
+"""Peak GPU memory of one rank in a training step, in closed form: what is allocated at each moment that may be the
+worst one, part by part.
+
+Modelled is what trainer/ does: FSDP2 over all ranks with one unit per block and one for embeddings and output layer,
+float32 shards of weights, gradients and moments, gathered weights of the compute type, gradients reduced in float32.
+Not modelled, and covered by `reserve_bytes`: what other than torch's tensors takes memory, and fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.config.activations import FLOAT32, Block
+from holdfast.config.instances import CATALOG
+from holdfast.config.model import OTHER
+from holdfast.config.problems import Problem
+from holdfast.config.schema import Model, RunConfig
+from holdfast.config.sizing import ADAM_BYTES, GIB, MASTER_BYTES, parameters
+
+CONTEXT_GIB = 1.5
+"""Beside torch's allocator: the CUDA context with the kernels that a step loads (about 0.5 GiB on an H100), what the
+driver keeps of the memory that it reports, and NCCL's buffers. And, in it, the workspaces of matrix products."""
+FRAGMENTS = 0.05
+"""Of the tensors: what the allocator has reserved and cannot use. Small, since the pods set expandable segments
+(holdfast/launch.py); larger for fixed ones."""
+LOSS_BYTES = 3 * FLOAT32
+"""Per token and word of the vocabulary at the worst moment of a whole loss, in float32 whatever the model computes in:
+logarithms of probabilities, their gradient, and that of the logits."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes at one moment. parts: name -> bytes, all that torch has allocated then."""
+
+    moment: str
+    parts: dict[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """All parts."""
+        return sum(self.parts.values())
+
+    @property
+    def gib(self) -> float:
+        """The same in GiB."""
+        return self.bytes / GIB
+
+    def __str__(self) -> str:
+        """The parts, the largest first; what is below 0.05 GiB is left out."""
+        by_size = sorted(self.parts.items(), key=lambda part: -part[1])
+        shown = [f"{name} {size / GIB:.1f}" for name, size in by_size if size >= 0.05 * GIB]
+        return f"{self.gib:.1f} GiB {self.moment}" + (f": {', '.join(shown)}" if shown else "")
+
+
+def peak(config: RunConfig, ranks: int | None = None) -> Peak | None:
+    """The worst moment of a step on one of so many ranks; by default the fewest that the job goes on with, whose shards
+    are the largest. None for a model that there is no formula for."""
+    if config.model.family == OTHER:
+        return None
+    step = _Step(config, ranks or config.min_nodes * config.cluster.ranks_per_node)
+    return max(step.moments(), key=lambda moment: moment.bytes)
+
+
+def needed_bytes(found: Peak) -> int:
+    """What a GPU must have for this peak, with all that is not modelled."""
+    return found.bytes + reserve_bytes(found)
+
+
+def reserve_bytes(found: Peak) -> int:
+    """What is not modelled: context and communication, and fragments in proportion to the tensors."""
+    return int(CONTEXT_GIB * GIB + FRAGMENTS * found.bytes)
+
+
+def problem(config: RunConfig, gpu_bytes: float, gpu: str, ranks: int | None = None) -> Problem | None:
+    """What is wrong if a step does not fit into a GPU with so many bytes. gpu: how to call it, with its key if it has
+    one. ranks: as in `peak`."""
+    found = peak(config, ranks)
+    if found is None or needed_bytes(found) <= gpu_bytes:
+        return None
+    t, c = config.training, config.cluster
+    rests_on = (
+        f"data.sequence_length={config.data.sequence_length}",
+        f"training.activation_checkpointing={t.activation_checkpointing}",
+        f"training.loss_chunk_tokens={t.loss_chunk_tokens}",
+        f"recovery.min_nodes={config.min_nodes}" if config.elastic else f"cluster.nodes={c.nodes}",
+        f"cluster.ranks_per_node={c.ranks_per_node}",
+    )
+    why = (
+        f"a rank would need {found}; and {reserve_bytes(found) / GIB:.1f} for what is not modelled. {gpu} has "
+        f"{gpu_bytes / GIB:.1f} GiB ({', '.join(rests_on)})"
+    )
+    return Problem("training.micro_batch_size", t.micro_batch_size, why, _remedy(config))
+
+
+def gpu_memory_problems(config: RunConfig) -> Iterator[Problem]:
+    """A step that does not fit into the GPUs of the instance type, where their memory is known beforehand."""
+    instance = CATALOG.get(config.cluster.instance_type)
+    if instance is None or not instance.gpu_memory_gib or config.device != "cuda":
+        return
+    gpu = f"Each GPU of cluster.instance_type={instance.name}"
+    found = problem(config, instance.gpu_memory_gib * GIB, gpu)
+    if found is not None:
+        yield found
+
+
+def _remedy(config: RunConfig) -> str:
+    """What would make the peak smaller, by the config's own keys."""
+    t, ways = config.training, []
+    if t.micro_batch_size > 1:
+        ways.append("less (the global batch stays the same)")
+    if t.activation_checkpointing != "full":
+        ways.append("training.activation_checkpointing: full")
+    if t.loss_chunk_tokens is None:
+        ways.append("training.loss_chunk_tokens: 2048")
+    return f"use {', or '.join([*ways, 'more GPUs, or larger ones'])}"
+
+
+def block_parameters(model: Model) -> int:
+    """Parameters of one block."""
+    plain = model.model_copy(update={"parameters": None})
+    return parameters(plain.model_copy(update={"layers": model.layers + 1})) - parameters(plain)
+
+
+class _Step:
+    """One step of one rank. Gradients of earlier passes lie there while a later pass accumulates."""
+
+    def __init__(self, config: RunConfig, ranks: int) -> None:
+        model, training = config.model, config.training
+        self._ranks = ranks
+        self._layers = model.layers
+        self._weights = block_parameters(model)
+        """Parameters of a block."""
+        self._rest = parameters(model) - self._layers * self._weights
+        """Parameters outside of blocks."""
+        self._block = Block.of(config)
+        self._tokens = training.micro_batch_size * config.data.sequence_length
+        self._chunk = min(training.loss_chunk_tokens or self._tokens, self._tokens)
+        self._vocabulary = model.vocab_size
+        self._head = model.vocab_size * model.hidden_size
+        self._untied = not model.tie_embeddings
+        self._width = model.intermediate_size * model.hidden_size
+        self._accumulates = training.global_batch_size // (ranks * training.micro_batch_size) > 1
+
+    def moments(self) -> list[Peak]:
+        """All that may be the worst."""
+        last = self._layers - 1
+        inner = {last, max(0, last - 1), 0}
+        blocks = [moment for index in sorted(inner) for moment in (self._in_block(index), self._end_of_block(index))]
+        return [self._in_loss(), *blocks, self._in_embedding(), self._in_last_reduction()]
+
+    def _moment(self, name: str, reduced: int, **parts: int) -> Peak:
+        """reduced: parameters whose gradients of this pass have been reduced to shards."""
+        done = parameters_in_shards = self._layers * self._weights + self._rest
+        if not self._accumulates:
+            done = reduced
+        state = {
+            "weights and moments": parameters_in_shards * (MASTER_BYTES + ADAM_BYTES) // self._ranks,
+            "gradients": done * FLOAT32 // self._ranks,
+        }
+        return Peak(name, state | parts)
+
+    def _gathered(self, index: int) -> int:
+        """Weights of the compute type: those outside of blocks stay gathered over the whole pass; those of the block
+        `index` are there while it computes (there is none at the loss), and those of the block before it arrive
+        meanwhile, where there is anybody to send them."""
+        computes, arrives = index < self._layers, index > 0 and self._ranks > 1
+        return self._block.element * (self._rest + (computes + arrives) * self._weights)
+
+    def _reduction(self, index: int) -> int:
+        """Float32 gradients of the block behind, until they have been reduced."""
+        return FLOAT32 * self._weights if index < self._layers - 1 else 0
+
+    def _kept(self, blocks: int) -> int:
+        bits = self._tokens * self._block.length if self._block.masked and self._block.policy != "none" else 0
+        return blocks * self._tokens * self._block.kept + bits
+
+    def _in_loss(self) -> Peak:
+        """Backward through the loss; in pieces, a piece, whose gradients are computed beside it."""
+        e, block = self._block.element, self._block
+        if self._chunk < self._tokens:
+            # Of a piece the logits, the same in float32 (which a GPU may do without), and logarithms of probabilities;
+            # of all pieces the gradients of hidden states and weight.
+            converted = FLOAT32 if e < FLOAT32 else 0
+            piece = (e + converted + FLOAT32) * self._chunk * self._vocabulary
+            loss = piece + e * self._head + self._tokens * block.input
+        else:
+            softmax = LOSS_BYTES * self._chunk * self._vocabulary
+            loss = max(softmax, e * (self._chunk * self._vocabulary + self._head))  # gradients of logits and weight
+        return self._moment(
+            "in the loss",
+            0,
+            **{
+                "gathered weights": self._gathered(self._layers),
+                "activations": self._kept(self._layers) + self._tokens * block.norms // 2,
+                "logits and loss": loss,
+            },
+        )
+
+    def _in_block(self, index: int) -> Peak:
+        block = self._block
+        working = block.saved + block.left_over + block.gradients
+        extra = block.mask if block.policy != "none" else 0
+        return self._moment(
+            "in backward",
+            (self._layers - 1 - index) * self._weights,
+            **{
+                "gathered weights": self._gathered(index),
+                "activations": self._kept(index),
+                "one block": self._tokens * (working + extra) + block.element * self._width,
+                "reduction": self._reduction(index),
+                "output layer's gradient": block.element * self._head,
+            },
+        )
+
+    def _end_of_block(self, index: int) -> Peak:
+        block = self._block
+        return self._moment(
+            "in backward",
+            (self._layers - 1 - index) * self._weights,
+            **{
+                "gathered weights": self._gathered(index),
+                "activations": self._kept(index),
+                "one block": self._tokens * block.gradients_at_end + block.element * self._weights,
+                "reduction": self._reduction(index),
+                "output layer's gradient": block.element * self._head,
+            },
+        )
+
+    def _in_embedding(self) -> Peak:
+        """The gradient of the table of input embeddings, dense, beside that of the output layer."""
+        e = self._block.element
+        return self._moment(
+            "at the end of backward",
+            self._layers * self._weights,
+            **{
+                "gathered weights": e * self._rest,
+                "gradients outside of blocks": e * max(self._rest, 2 * self._head),
+                "reduction": FLOAT32 * self._weights,
+            },
+        )
+
+    def _in_last_reduction(self) -> Peak:
+        """Embeddings and output layer have one unit: their gradients are reduced together, in float32. FSDP lets go of
+        them before it makes room for the result, but for the last one, an untied output layer's."""
+        e, whole = self._block.element, FLOAT32 * self._rest
+        held = e * self._head if self._untied and self._ranks > 1 else 0
+        return self._moment(
+            "at the end of backward",
+            self._layers * self._weights,
+            reduction=whole + max(e * self._rest, whole // self._ranks + held),
+        )
