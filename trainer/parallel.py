@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import RunConfig
 
@@ -43,6 +43,13 @@ def description(model: nn.Module) -> str:
         return f"model_type={kind}: it has no ModuleList, so all of it is one unit"
     kinds = ", ".join(sorted({type(block).__name__ for block in found}))
     return f"model_type={kind}: {len(found)} blocks ({kinds}), the members of {name}, its largest ModuleList"
+
+
+def reduce_at(model: nn.Module, config: RunConfig, micro: int, passes: int) -> None:
+    """Say before backward of pass `micro` (from 0) of so many whether it ends with the reduction over ranks."""
+    if passes > 1 and config.training.reduce_gradients == "last_pass":
+        sharded: Any = model
+        sharded.set_requires_gradient_sync(micro == passes - 1)
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, config: RunConfig) -> None:

@@ -133,6 +133,7 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
 
     from trainer import optimizer as optimizers
     from trainer.model import loss_of
+    from trainer.parallel import reduce_at
 
     config, identity = survivors.config, survivors.identity
     model, optimizer, checkpoints, own = parts.model, parts.optimizer, parts.checkpoints, parts.own
@@ -147,6 +148,7 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
             positions = parts.dataset.positions(step, identity.rank, identity.world_size, micro=micro)
             positions = None if positions is None else on_device(positions, parts.device)
         with own.apart():
+            reduce_at(model, config, micro, passes)
             loss = loss_of(model, tokens, positions) / passes
         loss = parts.faults.on_loss(step, loss)
         with own.apart():

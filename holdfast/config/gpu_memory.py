@@ -111,6 +111,8 @@ def _remedy(config: RunConfig) -> str:
         ways.append("less (the global batch stays the same)")
     if t.activation_checkpointing != "full":
         ways.append("training.activation_checkpointing: full")
+    if t.reduce_gradients == "last_pass":
+        ways.append("training.reduce_gradients: each_pass")
     if t.loss_chunk_tokens is None:
         ways.append("training.loss_chunk_tokens: 2048")
     return f"use {', or '.join([*ways, 'more GPUs, or larger ones'])}"
@@ -140,6 +142,7 @@ class _Step:
         self._head = model.vocab_size * model.hidden_size
         self._untied = not model.tie_embeddings
         self._width = model.intermediate_size * model.hidden_size
+        self._reduces_last = training.reduce_gradients == "last_pass"
         self._accumulates = training.global_batch_size // (ranks * training.micro_batch_size) > 1
 
     def moments(self) -> list[Peak]:
@@ -151,13 +154,14 @@ class _Step:
 
     def _moment(self, name: str, reduced: int, **parts: int) -> Peak:
         """reduced: parameters whose gradients of this pass have been reduced to shards."""
-        done = parameters_in_shards = self._layers * self._weights + self._rest
-        if not self._accumulates:
-            done = reduced
+        all_of_them = self._layers * self._weights + self._rest
+        in_shards = all_of_them if self._accumulates and not self._reduces_last else reduced
         state = {
-            "weights and moments": parameters_in_shards * (MASTER_BYTES + ADAM_BYTES) // self._ranks,
-            "gradients": done * FLOAT32 // self._ranks,
+            "weights and moments": all_of_them * (MASTER_BYTES + ADAM_BYTES) // self._ranks,
+            "gradients": in_shards * FLOAT32 // self._ranks,
         }
+        if self._accumulates and self._reduces_last:
+            state["gradients of earlier passes"] = (all_of_them - reduced) * FLOAT32
         return Peak(name, state | parts)
 
     def _gathered(self, index: int) -> int:

@@ -115,6 +115,9 @@ class Training(Section):
     loss_chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
     """Compute output layer and loss, with their gradients, for so many tokens at a time, so that the logits of a large
     vocabulary are never whole in memory. Null: all at once."""
+    reduce_gradients: Literal["each_pass", "last_pass"] = "each_pass"
+    """When gradient accumulation adds up over ranks. each_pass: gradients are kept in shards. last_pass: once per step,
+    and until then every rank keeps all of them in float32: less traffic for 4 bytes more per parameter."""
     expected_step_s: Seconds | None = None
     """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
     is judged against the time between saves (EC2 types)."""

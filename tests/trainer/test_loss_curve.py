@@ -16,21 +16,22 @@ from tests.trainer.conftest import configured
 from tests.trainer.gloo import run_ranks, whole
 
 STEPS, WARMUP, BATCH, CLIP, PEAK, LEAST, DECAY = 12, 4, 8, 1.9, 3e-3, 3e-4, 0.2
-SPREADS = [(1, 8), (1, 2), (2, 4), (2, 1), (4, 2), (4, 1)]
-"""(ranks, samples per pass): in one pass and in several."""
+EACH, LAST = "each_pass", "last_pass"
+SPREADS = [(1, 8, EACH), (1, 2, LAST), (2, 4, EACH), (2, 1, EACH), (2, 1, LAST), (4, 2, EACH), (4, 1, EACH)]
+"""(ranks, samples per pass, when gradients are reduced): in one pass and in several."""
 
 
-def config_of(micro: int) -> RunConfig:
+def config_of(micro: int, reduced: str = EACH) -> RunConfig:
     """Clipping has something to do at the first steps and nothing at the last."""
     return configured(
         f"training.steps={STEPS}", f"training.warmup_steps={WARMUP}", f"training.global_batch_size={BATCH}",
         f"training.micro_batch_size={micro}", f"training.clip_norm={CLIP}", f"training.learning_rate={PEAK}",
         f"training.min_learning_rate_ratio={LEAST / PEAK}", f"training.weight_decay={DECAY}", "training.beta2=0.9",
-        "model.dropout=0", "data.limit_mib=0.05", "cluster.nodes=1",
+        f"training.reduce_gradients={reduced}", "model.dropout=0", "data.limit_mib=0.05", "cluster.nodes=1",
     )  # fmt: skip
 
 
-def trained(rank: int, world: int, folder: str, micro: int) -> tuple[list[float], dict[str, Any]]:
+def trained(rank: int, world: int, folder: str, micro: int, reduced: str) -> tuple[list[float], dict[str, Any]]:
     """(mean loss over all ranks of each step, weights at the end), by the trainer's own step. Collective."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -41,7 +42,7 @@ def trained(rank: int, world: int, folder: str, micro: int) -> tuple[list[float]
     from trainer.model import build
     from trainer.runtime import Identity
 
-    config, silent, cpu = config_of(micro), cast(Any, Silent()), torch.device("cpu")
+    config, silent, cpu = config_of(micro, reduced), cast(Any, Silent()), torch.device("cpu")
     model = build(config, cpu, init_device_mesh("cpu", (world,)))
     optimizer = optimizers.build_optimizer(model, config)
     dataset = open_dataset(config, Path(folder), Path(folder) / "cache")
@@ -98,14 +99,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[s
     return losses, dict(model.state_dict()), norms
 
 
-@pytest.mark.parametrize(("world", "micro"), SPREADS)
+@pytest.mark.parametrize(("world", "micro", "reduced"), SPREADS)
 def test_losses_and_weights_are_those_of_a_plain_loop_over_whole_batches(
-    plain: tuple[list[float], dict[str, torch.Tensor], list[float]], tmp_path: Path, world: int, micro: int
+    plain: tuple[list[float], dict[str, torch.Tensor], list[float]],
+    tmp_path: Path,
+    world: int,
+    micro: int,
+    reduced: str,
 ) -> None:
     losses, weights, norms = plain
     assert max(norms) > 1.2 * CLIP and min(norms) < CLIP / 1.05, "some steps are clipped and some are not"
     assert losses[-1] < losses[0] - 0.2, "it learns"
-    for ours, values in run_ranks(trained, world, str(tmp_path), micro, timeout_s=150):
+    for ours, values in run_ranks(trained, world, str(tmp_path), micro, reduced, timeout_s=150):
         assert ours == pytest.approx(losses, rel=2e-5)
         assert values.keys() == weights.keys()
         for name, value in weights.items():

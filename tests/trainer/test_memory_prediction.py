@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from holdfast.config import RunConfig, load_profile
@@ -24,6 +26,7 @@ from trainer import initial
 from trainer.checkpoint.state import prepare_optimizer
 from trainer.model import build, loss_of
 from trainer.optimizer import build_optimizer
+from trainer.parallel import reduce_at
 
 SMALL = (
     "model.hidden_size=1024",
@@ -60,9 +63,12 @@ FEW_TOKENS = ("model.vocab_size=512", "data.sequence_length=128")
 IN_PIECES = "training.loss_chunk_tokens=512"
 MASKS = "data.document_masks=true"
 FLOAT32 = "model.dtype=float32"
+LAST = "training.reduce_gradients=last_pass"
 SETTINGS: dict[str, tuple[tuple[str, ...], int, int]] = {
     "llama": ((*SMALL, *MANY_TOKENS), 1, 1),
     "llama accumulating": ((*SMALL, *MANY_TOKENS), 2, 2),
+    "llama accumulating, reduced last": ((*SMALL, *MANY_TOKENS, LAST), 2, 2),
+    "gpt2 accumulating, reduced last": ((*GPT2, "model.vocab_size=50257", LAST), 1, 3),
     "llama with masks": ((*SMALL, *MANY_TOKENS, MASKS), 1, 1),
     "llama in float32": ((*SMALL, *MANY_TOKENS, FLOAT32), 1, 1),
     "llama with whole logits": ((*SMALL, *LARGE_VOCABULARY), 1, 1),
@@ -110,20 +116,30 @@ def tracked_bytes(config: RunConfig) -> int:
         tokens = torch.zeros(config.training.micro_batch_size, length + 1, dtype=torch.int64)
         positions = torch.zeros_like(tokens[:, :-1]) if config.data.document_masks else None
 
-        def gradients() -> None:
+        def gradients(micro: int) -> None:
+            reduce_at(model, config, micro, config.accumulation_at(RANKS))
             torch.autograd.backward(loss_of(model, tokens, positions))
 
         prepare_optimizer(model, optimizer)
         # The tracker follows one pass only. One before it lets FSDP set itself up, and leaves its gradients if a step
         # accumulates: those of further passes are added to them.
-        gradients()
+        gradients(0)
         if config.accumulation_at(RANKS) == 1:
             optimizer.zero_grad(set_to_none=True)
         tracker = MemTracker()
-        tracker.track_external(model, optimizer)
+        tracker.track_external(model, optimizer, *_unreduced(model))
         with tracker:
-            gradients()
+            gradients(config.accumulation_at(RANKS) - 1)
         return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+
+
+def _unreduced(model: nn.Module) -> list[torch.Tensor]:
+    """Gradients of earlier passes that wait for the reduction: FSDP keeps them where the tracker does not look."""
+    groups = [
+        module._get_fsdp_state()._fsdp_param_group for module in model.modules() if isinstance(module, FSDPModule)
+    ]
+    kept = [parameter.unsharded_accumulated_grad for group in groups if group for parameter in group.fsdp_params]
+    return [gradient for gradient in kept if gradient is not None]
 
 
 @pytest.mark.parametrize("policy", ["none", "selective", "full"])

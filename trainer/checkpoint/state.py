@@ -17,13 +17,14 @@ from trainer.runtime import Attempt
 
 SCHEMA = 1
 IRRELEVANT = {"training.activation_checkpointing", "training.compile", "training.loss_chunk_tokens",
-    "training.min_step_s", "training.micro_batch_size", "model.dtype",
-    "training.evaluate_every_steps", "training.evaluation_samples",
+    "training.min_step_s", "training.micro_batch_size", "training.reduce_gradients", "model.dtype",
+    "model.weights", "model.config", "training.evaluate_every_steps", "training.evaluation_samples",
     "data.path", "data.limit_mib", "data.mixture", "data.validation_fraction", "data.validation_path",
     "data.prepare", "data.token_secret",
 }  # fmt: skip
 """Keys of the compared sections whose change does not make it another experiment. Data is compared by fingerprint, and
-that follows the shares of a mixture and what is held out too."""
+that follows the shares of a mixture and what is held out too; a folder of weights by what its config.json says
+(model.settings): a run that has a checkpoint does not read the weights again."""
 
 
 def live_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
