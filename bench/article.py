@@ -40,7 +40,7 @@ FAULTS = (
     ("exception", 1529, 1),
 )
 """The article's: kind, step, rank of its 16. Ranks are folded onto those there are."""
-COMMON = ("recovery.spares=0", "training.min_step_s=0.2", "checkpoint.interval_steps=5")
+COMMON = ("recovery.spares=0", "training.min_step_s=0.2", "checkpoint.interval_steps=10")
 POD = ("recovery.in_process=false", "recovery.in_job=false", "recovery.standby=false", "recovery.short_pauses=false")
 PROCESS = (
     "recovery.in_process=true",
@@ -54,18 +54,14 @@ pod."""
 JOB = ("recovery.in_process=false", "recovery.in_job=true", "recovery.standby=true", "recovery.short_pauses=true")
 ALL = ("recovery.in_process=true", "recovery.in_job=true", "recovery.standby=true", "recovery.short_pauses=true")
 ARMS = {"pod-restart": POD, "in-process": PROCESS, "in-job": JOB, "all-on": ALL}
-_WRAPPER = (
-    "recovery.in_process_soft_timeout_s=5",
-    "recovery.in_process_hard_timeout_s=8",
-    "recovery.step_timeout_floor_s=10",
-)
+_WRAPPER = ("recovery.step_timeout_floor_s=10",)
 ON_GPUS = {
     "pod-restart": ("recovery.process_group_timeout_s=60",),
     "in-process": _WRAPPER,
     "in-job": ("recovery.step_timeout_floor_s=5",),
     "all-on": _WRAPPER,
 }
-"""Limits for steps of 0.2 s, in the place of the profile's for steps of any length. Without a restart layer only the
+"""Limits for steps of 0.2 s, where the profile's are for steps of any length. Without a restart layer only the
 timeout of NCCL ends a hang: the article's 60 s. On a CPU the profile's limits are short enough, and gloo's timeout of
 a few seconds ends a hang in every arm."""
 LEAST_S = 90.0

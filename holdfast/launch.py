@@ -122,6 +122,11 @@ def pod_environment(config: RunConfig, job: str, role: str) -> tuple[Variable, .
 def _rank_environment(config: RunConfig) -> list[Variable]:
     variables = [
         Variable("GLOO_SOCKET_IFNAME", "gloo otherwise binds to what the host name resolves to", value="eth0"),
+        Variable(
+            "JE_ARROW_MALLOC_CONF",
+            "pyarrow's allocator starts a thread where it is imported, and a process of two threads is not forked",
+            value="background_thread:false",
+        ),
         Variable("TORCH_CPP_LOG_LEVEL", "store polls of the restart layers would log every time-out", value="ERROR"),
     ]
     if config.device == "cpu":
@@ -227,6 +232,8 @@ def launcher_argv(
         f"--workers-stop-timeout={r.workers_stop_timeout_s}",
         f"--term-timeout={r.term_timeout_s}",
         f"--ft-workload-check-interval={r.workload_check_interval_s}",
+        # NVRx looks again only after so long (2 s) whether killed ranks have given their GPU memory back.
+        f"--ft-gpu-memory-poll-interval={r.workload_check_interval_s}",
         "--ft-rank-section-timeouts=" + ",".join(f"{name}:{limit}" for name, limit in sections.items()),
         f"--ft-rank-out-of-section-timeout={r.out_of_section_timeout_s}",
         "--ft-max-no-progress-cycles=0",  # counts two unrelated faults within one interval as a stall; ours is the rule

@@ -134,7 +134,7 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
     if attempt.restart > 0 and identity.local_rank == 0:
         _require_fit_node(config, run)
     try:
-        require_room(config, identity.world_size, identity.local_rank)
+        require_room(config, run, identity.world_size, identity.local_rank)
         train(attempt, survivors)
     except Leaving as leaving:
         log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import EXIT_BAD_CONFIG, ConfigError, Problem, RunConfig, sizing
-from holdfast.config.model import OTHER
+from holdfast.config.model import KEYS, OTHER
 from holdfast.config.schema import Model
 from trainer.imports import FAMILIES, UnknownFamily, any_causal_lm, any_configuration, model_classes
 from trainer.model_folder import read_settings, unusable
@@ -30,17 +30,6 @@ _MASKED_ATTENTION = "sdpa"
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Training on a token stream needs none of them. The defaults of some families lie outside small vocabularies, and the
 embedding of a padding token gets no gradient, which would be wrong where the same token also ends documents."""
-_COMPARED = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "max_position_embeddings": "max_positions",
-    "tie_word_embeddings": "tie_embeddings",
-}
-"""transformers' name of what a key of the section says. Families with other names map these to them."""
 
 
 def on_meta(model: Model, sequence_length: int | None = None) -> nn.Module:
@@ -190,7 +179,7 @@ def _require_agreement(model: Model, theirs: Any) -> None:
 def _said(family: str, theirs: Any) -> dict[str, Any]:
     """What config.json says about keys of the section, by our names."""
     text = theirs.get_text_config(decoder=True)
-    found = {key: getattr(text, name, None) for name, key in _COMPARED.items()}
+    found = {key: getattr(text, name, None) for name, key in KEYS.items()}
     if family == "gpt2":
         found["intermediate_size"] = theirs.n_inner or 4 * theirs.n_embd
         found["kv_heads"] = theirs.n_head

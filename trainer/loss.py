@@ -90,7 +90,9 @@ def _in_pieces() -> Any:
             context: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, tokens: int, learns: bool
         ) -> torch.Tensor:
             total = torch.zeros((), device=hidden.device)
-            by_hidden, by_weight = (torch.zeros_like(hidden), torch.zeros_like(weight)) if learns else (None, None)
+            by_hidden = torch.zeros_like(hidden) if learns else None
+            # In float32: rounded after each of many pieces, a sum in bfloat16 would be 1 % off and more.
+            by_weight = torch.zeros_like(weight, dtype=torch.float32) if learns else None
             for start in range(0, len(targets), tokens):
                 piece = slice(start, start + tokens)
                 part, index = hidden[piece], targets[piece].unsqueeze(1)
@@ -104,10 +106,10 @@ def _in_pieces() -> Any:
                 by_logits = scores.to(weight.dtype)
                 del scores
                 torch.mm(by_logits, weight, out=by_hidden[piece])
-                by_weight.addmm_(by_logits.T, part)
+                by_weight += by_logits.T @ part
                 del by_logits  # else it would lie beside the next piece's
-            if learns:
-                context.save_for_backward(by_hidden, by_weight)
+            if by_weight is not None:
+                context.save_for_backward(by_hidden, by_weight.to(weight.dtype))
             return total
 
         @staticmethod

@@ -21,8 +21,11 @@ logger = logging.getLogger(__name__)
 CONFIG_FILE = "config.json"
 KEPT = "model.json"
 """In the run directory: model.settings of the run, once it has begun."""
-_OURS = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
-"""Keys of config.json that do not describe the model."""
+_OURS = (
+    "_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache",
+    "attn_implementation", "_attn_implementation", "experts_implementation",
+)  # fmt: skip
+"""Keys of config.json that do not describe the model, but how somebody has run it."""
 
 
 def settled(config: RunConfig, storage: Path, run: RunDirectory) -> RunConfig:
@@ -36,7 +39,7 @@ def settled(config: RunConfig, storage: Path, run: RunDirectory) -> RunConfig:
     key, named = config.model.folder
     folder = place(config, storage)
     kept = read_json(run.path / KEPT)
-    if kept is not None and not (folder / CONFIG_FILE).exists():
+    if kept is not None and not _there(folder / CONFIG_FILE):
         logger.warning("%s = %s cannot be read any more: its config.json is taken from %s", key, named, run.path)
         return with_settings(config, kept)
     found = read_settings(folder, key, config)
@@ -67,14 +70,15 @@ def place(config: RunConfig, storage: Path) -> Path:
 
 def read_settings(folder: Path, key: str, config: RunConfig) -> dict[str, Any]:
     """What config.json says about the model. key: dotted key that names the folder. Raises ConfigError."""
-    problem = _problem_of_folder(folder, key, config)
-    if problem is not None:
-        raise ConfigError([problem], "model")
     path = folder / CONFIG_FILE
     try:
+        problem = _problem_of_folder(folder, key, config)
+        if problem is not None:
+            raise ConfigError([problem], "model")
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise unusable(key, str(folder), f"config.json cannot be read: {error.strerror}", "repair its rights") from None
+        why = f"{error.filename or path} cannot be read: {error.strerror}"
+        raise unusable(key, str(folder), why, "repair its rights, or what it lies on") from None
     except ValueError as error:
         why = f"config.json is not JSON ({error})"
         raise unusable(key, str(folder), why, "download or copy it again") from None
@@ -90,6 +94,14 @@ def read_settings(folder: Path, key: str, config: RunConfig) -> dict[str, Any]:
 def unusable(key: str, folder: str, why: str, fix: str) -> ConfigError:
     """The one thing that is wrong with a folder, as an error."""
     return ConfigError([Problem(key, folder, why, fix)], "model")
+
+
+def _there(path: Path) -> bool:
+    """Whether the file can be seen."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _problem_of_folder(folder: Path, key: str, config: RunConfig) -> Problem | None:

@@ -5,11 +5,13 @@ Only where training starts: a run that has a checkpoint never reads them again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from trainer.train import Survivors
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 AT_ONCE_BYTES = 1 << 28
 """Of the file, per read: what a rank holds beside its shards."""
@@ -39,12 +42,16 @@ def begin(step: int, model: torch.nn.Module, survivors: Survivors) -> None:
     Collective. Raises ConfigError, on all ranks alike, if they do not fit; OSError if they cannot be read.
     """
     config, rank = survivors.config, survivors.identity.rank
+    if config.model.folder is not None:
+        _require_one_model(config.model.folder, config.model.settings)
     if step:
         return
     if config.model.weights is not None:
         start = time.monotonic()
-        weights, names = _agreed(model, place(config, survivors.storage))
-        size = load(model, weights, names)
+        folder = place(config, survivors.storage)
+        weights, names = _together(lambda: _found(model, folder))
+        _require_same(KEY, str(folder), "weights", weights.identity)
+        size = _together(lambda: load(model, weights, names))
         seconds = max(time.monotonic() - start, 1e-9)
         survivors.log.lasted(
             "weights",
@@ -85,7 +92,10 @@ def matched(model: torch.nn.Module, weights: Weights) -> dict[str, str]:
     if missing or surplus or wrong:
         kinds = (("missing", missing), ("not of this model", surplus), ("of another kind", wrong))
         why = "; ".join(f"tensors {kind} ({len(ones)}): {_some(ones)}" for kind, ones in kinds if ones)
-        fix = "use the weights that belong to this config.json, as save_pretrained of this transformers writes them"
+        fix = (
+            "use the weights that belong to this config.json; of families with fused experts, what "
+            "save_pretrained(FOLDER, save_original_format=False) writes"
+        )
         raise unusable(KEY, str(weights.folder), why, fix)
     return found
 
@@ -114,24 +124,45 @@ def load(model: torch.nn.Module, weights: Weights, names: Mapping[str, str]) -> 
     return size
 
 
-def _agreed(model: torch.nn.Module, folder: Path) -> tuple[Weights, dict[str, str]]:
-    """The weights, looked at on all ranks. What is wrong on one is raised on all."""
-    weights, names, problems = None, dict[str, str](), list[Problem]()
+def _found(model: torch.nn.Module, folder: Path) -> tuple[Weights, dict[str, str]]:
+    weights = open_weights(folder)
+    return weights, matched(model, weights)
+
+
+def _together(work: Callable[[], _T]) -> _T:
+    """What `work` returns, if it returns on all ranks. What it raises on one of them, all raise: no rank waits in a
+    collective for one that has left. Collective."""
+    result, problems, broken = None, list[Problem](), ""
     try:
-        weights = open_weights(folder)
-        names = matched(model, weights)
+        result = work()
     except ConfigError as error:
         problems = list(error.problems)
+    except OSError as error:
+        broken = f"rank {dist.get_rank()}: {error}"
     seen: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(seen, (None if weights is None else weights.identity, problems))
-    found = next((theirs for _, theirs in seen if theirs), None)
-    if found:
-        raise ConfigError(found, "model")
-    if len({identity for identity, _ in seen}) > 1:
-        where = ", ".join(f"rank {rank}: {identity[:12]}" for rank, (identity, _) in enumerate(seen))
-        raise unusable(KEY, str(folder), f"ranks see different weights: {where}", "give all nodes the same files")
-    assert weights is not None
-    return weights, names
+    dist.all_gather_object(seen, (problems, broken))
+    for theirs, _ in seen:
+        if theirs:
+            raise ConfigError(theirs, "model")
+    for _, why in seen:
+        if why:
+            raise OSError(why)
+    return cast(_T, result)
+
+
+def _require_one_model(folder: tuple[str, str], settings: object) -> None:
+    """Ranks that build different models from folders of one name would average gradients of different functions."""
+    text = json.dumps(settings, sort_keys=True)
+    _require_same(*folder, "contents of config.json", hashlib.sha256(text.encode()).hexdigest())
+
+
+def _require_same(key: str, folder: str, what: str, digest: str) -> None:
+    """Raises ConfigError on all ranks if they do not see the same. Collective."""
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, digest)
+    if len(set(seen)) > 1:
+        where = ", ".join(f"rank {rank}: {one[:12]}" for rank, one in enumerate(seen))
+        raise unusable(key, folder, f"ranks see different {what} ({where})", "give all nodes the same files")
 
 
 def _wanted(model: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, list[str]]]:

@@ -16,11 +16,11 @@ from holdfast.config.instances import CATALOG
 from holdfast.config.model import OTHER
 from holdfast.config.problems import Problem
 from holdfast.config.schema import Model, RunConfig
-from holdfast.config.sizing import ADAM_BYTES, GIB, MASTER_BYTES, parameters
+from holdfast.config.sizing import ADAM_BYTES, GIB, MASTER_BYTES, outside_of_blocks, parameters
 
 CONTEXT_GIB = 1.5
-"""Beside torch's allocator: the CUDA context with the kernels that a step loads (about 0.5 GiB on an H100), what the
-driver keeps of the memory that it reports, and NCCL's buffers. And, in it, the workspaces of matrix products."""
+"""Beside torch's allocator: the CUDA context with the kernels that a step loads (about 0.5 GiB on an H100) and NCCL's
+buffers. And, in it, the workspaces of matrix products."""
 FRAGMENTS = 0.05
 """Of the tensors: what the allocator has reserved and cannot use. Small, since the pods set expandable segments
 (holdfast/launch.py); larger for fixed ones."""
@@ -93,14 +93,18 @@ def problem(config: RunConfig, gpu_bytes: float, gpu: str, ranks: int | None = N
     return Problem("training.micro_batch_size", t.micro_batch_size, why, _remedy(config))
 
 
-def gpu_memory_problems(config: RunConfig) -> Iterator[Problem]:
-    """A step that does not fit into the GPUs of the instance type, where their memory is known beforehand."""
+def of_instance_type(config: RunConfig) -> Problem | None:
+    """What is wrong if a step does not fit into the GPUs of the instance type, where their memory is known."""
     instance = CATALOG.get(config.cluster.instance_type)
     if instance is None or not instance.gpu_memory_gib or config.device != "cuda":
-        return
-    gpu = f"Each GPU of cluster.instance_type={instance.name}"
-    found = problem(config, instance.gpu_memory_gib * GIB, gpu)
-    if found is not None:
+        return None
+    return problem(config, instance.gpu_memory_gib * GIB, f"Each GPU of cluster.instance_type={instance.name}")
+
+
+def gpu_memory_problems(config: RunConfig) -> Iterator[Problem]:
+    """The same, unless a reason is given to try it."""
+    found = of_instance_type(config)
+    if found is not None and not config.training.accept_gpu_memory:
         yield found
 
 
@@ -115,13 +119,13 @@ def _remedy(config: RunConfig) -> str:
         ways.append("training.reduce_gradients: each_pass")
     if t.loss_chunk_tokens is None:
         ways.append("training.loss_chunk_tokens: 2048")
-    return f"use {', or '.join([*ways, 'more GPUs, or larger ones'])}"
+    ways.append("more GPUs, or larger ones")
+    return f"use {', or '.join(ways)}; or give a reason to try it in training.accept_gpu_memory"
 
 
 def block_parameters(model: Model) -> int:
-    """Parameters of one block."""
-    plain = model.model_copy(update={"parameters": None})
-    return parameters(plain.model_copy(update={"layers": model.layers + 1})) - parameters(plain)
+    """Parameters of one block: of all there are, what is outside of blocks apart."""
+    return (parameters(model) - outside_of_blocks(model)) // model.layers
 
 
 class _Step:
@@ -184,10 +188,11 @@ class _Step:
         e, block = self._block.element, self._block
         if self._chunk < self._tokens:
             # Of a piece the logits, the same in float32 (which a GPU may do without), and logarithms of probabilities;
-            # of all pieces the gradients of hidden states and weight.
+            # of all pieces the gradients of hidden states and, in float32, of the weight, beside one piece's.
             converted = FLOAT32 if e < FLOAT32 else 0
             piece = (e + converted + FLOAT32) * self._chunk * self._vocabulary
-            loss = piece + e * self._head + self._tokens * block.input
+            product = e * self._head + (FLOAT32 if e == FLOAT32 else e) * self._chunk * self._vocabulary
+            loss = max(piece, product) + FLOAT32 * self._head + self._tokens * block.input
         else:
             softmax = LOSS_BYTES * self._chunk * self._vocabulary
             loss = max(softmax, e * (self._chunk * self._vocabulary + self._head))  # gradients of logits and weight

@@ -21,8 +21,8 @@ class Instance:
     gpus: int
     """GPUs of the node."""
     gpu_memory_gib: float = 0.0
-    """Memory of each in GiB as its driver reports it (nvidia-smi), which is less than the vendor's GB say where error
-    correction takes a part. 0: not known before a rank is there."""
+    """Memory of each in GiB as torch reports it (total_memory), some 0.5 GiB less than nvidia-smi shows. 0: not known
+    before a rank is there."""
     efa: int = 0
     """EFA interfaces that a worker pod takes: all, or none where EFA is not used."""
     network_cards: int = 1
@@ -73,7 +73,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5.48xlarge",
             gpus=8,
-            gpu_memory_gib=79.6,
+            gpu_memory_gib=79.1,
             efa=32,
             network_cards=32,
             memory_gib=1700,
@@ -86,7 +86,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5e.48xlarge",
             gpus=8,
-            gpu_memory_gib=140.4,
+            gpu_memory_gib=139.7,
             efa=32,
             network_cards=32,
             memory_gib=1700,
@@ -99,7 +99,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p5en.48xlarge",
             gpus=8,
-            gpu_memory_gib=140.4,
+            gpu_memory_gib=139.7,
             efa=16,
             network_cards=16,
             memory_gib=1700,
@@ -112,7 +112,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p4d.24xlarge",
             gpus=8,
-            gpu_memory_gib=40.0,
+            gpu_memory_gib=39.3,
             efa=4,
             network_cards=4,
             memory_gib=1000,
@@ -125,7 +125,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="p4de.24xlarge",
             gpus=8,
-            gpu_memory_gib=80.0,
+            gpu_memory_gib=79.1,
             efa=4,
             network_cards=4,
             memory_gib=1000,
@@ -138,7 +138,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="g6e.12xlarge",
             gpus=4,
-            gpu_memory_gib=44.9,
+            gpu_memory_gib=44.4,
             memory_gib=300,
             shm_gib=16,
             cpus=24,
@@ -149,7 +149,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="g6.8xlarge",
             gpus=1,
-            gpu_memory_gib=22.4,
+            gpu_memory_gib=21.9,
             memory_gib=100,
             shm_gib=16,
             cpus=24,
@@ -160,7 +160,7 @@ CATALOG: dict[str, Instance] = {
         Instance(
             name="g5.8xlarge",
             gpus=1,
-            gpu_memory_gib=22.4,
+            gpu_memory_gib=21.9,
             memory_gib=100,
             shm_gib=16,
             cpus=24,

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 OTHER = "other"
 """Family of all models that Holdfast has no formula for."""
+KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "max_position_embeddings": "max_positions",
+    "tie_word_embeddings": "tie_embeddings",
+}
+"""transformers' name of what a key of the section says. Families with other names map these to them."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -69,6 +80,8 @@ def model_problems(c: RunConfig) -> Iterator[Problem]:
     """Problems between fields of the section, and between them and the rest."""
     m, length = c.model, c.data.sequence_length
     yield from _folder(c)
+    yield from _count(m)
+    yield from _said_twice(m)
     yield from (_of_any_family(c) if m.family == OTHER else _heads(m))
     if length > m.max_positions:
         why = f"the model accepts model.max_positions={m.max_positions} tokens"
@@ -98,7 +111,10 @@ def _folder(c: RunConfig) -> Iterator[Problem]:
         why = f"model.weights={m.weights} has a config.json of its own"
         yield Problem("model.config", m.config, why, "leave one of the two out")
     for key, path in (("model.weights", m.weights), ("model.config", m.config)):
-        if path is None or path.startswith("/"):
+        if path is None:
+            continue
+        if path.startswith("/"):
+            yield from _out_of_reach(c, key, path)
             continue
         if looks_like_a_repository(path):
             why = f"it is the name of a model on the Hugging Face hub, and nothing is downloaded while {c.name} runs"
@@ -106,6 +122,35 @@ def _folder(c: RunConfig) -> Iterator[Problem]:
         else:
             fix = f"write where pods see the folder, like {c.storage.mount_path}/models/{path.strip('./') or 'mine'}"
             yield Problem(key, path, "it is no absolute path", fix)
+
+
+def _out_of_reach(c: RunConfig, key: str, path: str) -> Iterator[Problem]:
+    """Pods on rented nodes see the image and the shared storage, and nothing else that holds a model."""
+    mount = c.storage.mount_path
+    if c.instance.ec2 and (".." in path.split("/") or not path.startswith(f"{mount}/")):
+        why = f"pods share nothing with one another but storage.mount_path={mount}"
+        yield Problem(key, path, why, f"put the folder there and write a path below {mount}, without `..`")
+
+
+def _count(m: Model) -> Iterator[Problem]:
+    """Sizes, limits and costs follow from the count; the trainer compares it with a folder's model."""
+    if m.parameters is None:
+        return
+    tables = m.vocab_size * m.hidden_size
+    if m.family != OTHER and m.folder is None and m.settings is None:
+        why = f"the keys of this section say how many parameters a model of model.family={m.family} has"
+        yield Problem("model.parameters", m.parameters, why, "leave it out")
+    elif m.parameters <= tables:
+        why = f"the embeddings of model.vocab_size={m.vocab_size} and model.hidden_size={m.hidden_size} have {tables}"
+        yield Problem("model.parameters", m.parameters, why, "write what `python -m trainer.architecture` prints")
+
+
+def _said_twice(m: Model) -> Iterator[Problem]:
+    """Settings that are written by hand and that a key of the section already is."""
+    for name in sorted(KEYS.keys() & (m.settings or {}).keys()) if m.folder is None else ():
+        assert m.settings is not None
+        why = f"model.{KEYS[name]}={getattr(m, KEYS[name])!r} says it"
+        yield Problem(f"model.settings.{name}", m.settings[name], why, f"leave it out, and write model.{KEYS[name]}")
 
 
 def _of_any_family(c: RunConfig) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.config import fsx
+from holdfast.config import fsx, gpu_memory
 from holdfast.config.schema import RunConfig
 
 
@@ -14,6 +14,8 @@ def notices(config: RunConfig) -> list[str]:
     slow = fsx.slow_write(config)
     if slow:
         found.append(f"slow writes accepted: {slow}. Reason given: {config.storage.accept_slow_writes}")
+    if (too_large := gpu_memory.of_instance_type(config)) is not None:
+        found.append(f"a step may not fit: {too_large.why}. Reason given: {config.training.accept_gpu_memory}")
     if config.storage.deployment_type == "SCRATCH_2":
         found.append("storage.deployment_type=SCRATCH_2 is not replicated: a failed file server loses checkpoints")
     if config.aws.allow_data_loss:

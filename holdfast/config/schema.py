@@ -118,6 +118,8 @@ class Training(Section):
     reduce_gradients: Literal["each_pass", "last_pass"] = "each_pass"
     """When gradient accumulation adds up over ranks. each_pass: gradients are kept in shards. last_pass: once per step,
     and until then every rank keeps all of them in float32: less traffic for 4 bytes more per parameter."""
+    accept_gpu_memory: str | None = None
+    """A reason. Turns the refusal of a step that is predicted not to fit into the GPUs into a warning."""
     expected_step_s: Seconds | None = None
     """What one step is expected to take, checkpoints apart. An assumption, used for planning only; needed where a save
     is judged against the time between saves (EC2 types)."""

@@ -24,6 +24,13 @@ def parameters(model: Model) -> int:
     return _gpt2(model) if model.family == "gpt2" else _llama_like(model)
 
 
+def outside_of_blocks(m: Model) -> int:
+    """Parameters of embeddings, output layer and last norm, for the families that there are formulas for."""
+    positions, norms = (m.max_positions, 2) if m.family == "gpt2" else (0, 1)
+    tables = m.vocab_size * (1 if m.tie_embeddings else 2) + positions
+    return (tables + norms) * m.hidden_size
+
+
 def _llama_like(m: Model) -> int:
     head = m.hidden_size // m.heads
     kv = m.kv_heads * head
@@ -32,17 +39,14 @@ def _llama_like(m: Model) -> int:
         attention += m.hidden_size + 2 * kv  # biases of q, k, v
     mlp = 3 * m.hidden_size * m.intermediate_size
     block = attention + mlp + 2 * m.hidden_size
-    embeddings = m.vocab_size * m.hidden_size * (1 if m.tie_embeddings else 2)
-    return m.layers * block + m.hidden_size + embeddings
+    return m.layers * block + outside_of_blocks(m)
 
 
 def _gpt2(m: Model) -> int:
     attention = m.hidden_size * 3 * m.hidden_size + 3 * m.hidden_size + m.hidden_size * m.hidden_size + m.hidden_size
     mlp = 2 * m.hidden_size * m.intermediate_size + m.intermediate_size + m.hidden_size
     block = attention + mlp + 4 * m.hidden_size
-    embeddings = (m.vocab_size + m.max_positions) * m.hidden_size
-    untied = 0 if m.tie_embeddings else m.vocab_size * m.hidden_size
-    return m.layers * block + 2 * m.hidden_size + embeddings + untied
+    return m.layers * block + outside_of_blocks(m)
 
 
 def checkpoint_bytes(config: RunConfig) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.config.broken_profiles import Case
 
-OTHER = ("model.family=other", "model.config=/fsx/models/mine", "model.parameters=1000", "model.dropout=0")
+OTHER = ("model.family=other", "model.config=/fsx/models/mine", "model.parameters=100000", "model.dropout=0")
 
 MODEL_CASES = [
     Case("cpu-test", ("model.hidden_size=66",), ("model.hidden_size",), ("model.heads",)),
@@ -12,6 +12,13 @@ MODEL_CASES = [
     Case("cpu-test", ("model.kv_heads=3",), ("model.kv_heads",), ("model.heads",)),
     Case("cpu-test", ("model.family=gpt2",), ("model.kv_heads",), ("model.family", "model.heads")),
     Case("cpu-test", ("model.weights=org/name",), ("model.weights",)),
+    Case("llama3-8b-p5x2", ("model.weights=/models/mine",), ("model.weights",), ("storage.mount_path",)),
+    Case("llama3-8b-p5x2", ("model.config=/fsx/../mine",), ("model.config",), ("storage.mount_path",)),
+    Case("cpu-test", ("model.parameters=99999",), ("model.parameters",), ("model.family",)),
+    Case("cpu-test", ("model.weights=/a", "model.parameters=9"), ("model.parameters",), ("model.vocab_size",)),
+    Case(
+        "cpu-test", ("model.settings={num_hidden_layers: 5}",), ("model.settings.num_hidden_layers",), ("model.layers",)
+    ),
     Case("cpu-test", ("model.weights=./models/mine",), ("model.weights",)),
     Case("cpu-test", ("model.config=models",), ("model.config",)),
     Case("cpu-test", ("model.weights=/a", "model.config=/b"), ("model.config",), ("model.weights",)),

@@ -17,7 +17,8 @@ from trainer.runtime import Attempt
 
 SCHEMA = 1
 IRRELEVANT = {"training.activation_checkpointing", "training.compile", "training.loss_chunk_tokens",
-    "training.min_step_s", "training.micro_batch_size", "training.reduce_gradients", "model.dtype",
+    "training.min_step_s", "training.micro_batch_size", "training.reduce_gradients",
+    "training.accept_gpu_memory", "model.dtype",
     "model.weights", "model.config", "training.evaluate_every_steps", "training.evaluation_samples",
     "data.path", "data.limit_mib", "data.mixture", "data.validation_fraction", "data.validation_path",
     "data.prepare", "data.token_secret",

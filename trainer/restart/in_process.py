@@ -22,6 +22,10 @@ monitor each time, which looks at its timeouts only when it is told nothing: not
 2 x H200 with an interval of 0.2 s: a hang was noticed after 6.0 s with a soft timeout of 5 s, and with one of 3 s
 together with the hard one of 6 s, which killed the rank."""
 
+LAST_CALL = timedelta(seconds=0.02)
+"""What NVRx waits for more ranks to tell what interrupted them, before it restarts all: part of every recovery. Such
+ranks are named in one message; they are restarted either way."""
+
 
 def preload() -> None:
     """Import what `run` needs if recovery.in_process."""
@@ -70,6 +74,10 @@ def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool])
 
     r = config.recovery
     interval = timedelta(seconds=r.in_process_interval_s)
+    # A context that an illegal access has broken stays broken in this process: every further attempt would fail alike,
+    # until the stop rule ends the run. The check ends the process, and layer 2 starts a new one.
+    soft = timedelta(seconds=r.in_process_soft_timeout_s)
+    healthy = inprocess.health_check.CudaHealthCheck(soft) if config.device == "cuda" else None
     wrapper = inprocess.Wrapper(
         store_factory=_control_store(),
         store_kwargs={"address": identity.store, "prefix": f"inprocess/g{identity.generation}-c{identity.cycle}"},
@@ -86,8 +94,9 @@ def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool])
         monitor_process_interval=interval,
         heartbeat_interval=interval,
         progress_watchdog_interval=watchdog_interval(r),
-        last_call_wait=interval,
-        soft_timeout=timedelta(seconds=r.in_process_soft_timeout_s),
+        last_call_wait=min(interval, LAST_CALL),
+        health_check=healthy,
+        soft_timeout=soft,
         hard_timeout=timedelta(seconds=r.in_process_hard_timeout_s),
         heartbeat_timeout=timedelta(seconds=r.in_process_heartbeat_timeout_s),
         barrier_timeout=timedelta(seconds=r.in_process_barrier_timeout_s),

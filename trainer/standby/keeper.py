@@ -47,9 +47,6 @@ class Keeper:
                 ENV_SOCKET: str(scratch / "standby.sock"),
                 ENV_WAIT_S: str(config.recovery.standby_wait_s),
             }
-            # Where pyarrow comes along with an import, its allocator starts a thread, and a process of two threads is
-            # not forked. For the launcher too: ranks get the environment of the template or start by themselves.
-            self.environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
             if config.cluster.ranks_per_node > 1:
                 # ft_launcher sets it for its ranks; OpenMP reads it when it is loaded, which is in the template.
                 self.environment.setdefault("OMP_NUM_THREADS", "1")
