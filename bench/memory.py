@@ -49,7 +49,8 @@ def main() -> int:
     arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     show(made, console)
     console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
-    return 1 if missing(lines, arguments) else 0
+    failed = {row["setting"] for row in made["rows"] if "error" in row}
+    return 1 if missing(lines, arguments) or failed & set(arguments.settings) else 0
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -97,11 +98,12 @@ def gather(arguments: argparse.Namespace, files: list[Path], console: Console) -
 
 
 def measure(order: Order, limit_s: float) -> dict[str, Any]:
-    """What the ranks say, or `error`: why they said nothing."""
+    """What the ranks say, or `error`: why they said nothing; and `cut`: it was for want of time in this call."""
     ended, said = run_ranks(RANK, order.to_json(), RANKS, limit_s, cuda=order.cuda)
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if not ended.well or not lines:
-        return {"error": ended.why or "rank 0 has printed nothing"}
+        cut = ended.late and limit_s < SETTING_LIMIT_S
+        return {"error": ended.why or "rank 0 has printed nothing", "cut": cut}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 

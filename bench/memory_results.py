@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bench.article_rows import machine
 from bench.memory_spec import GOAL, Order, settings
+from bench.rank_processes import given_up
 from holdfast.config import gpu_memory
 from holdfast.config.sizing import GIB
 
@@ -18,6 +19,7 @@ SCHEMA = 1
 CODE = (
     "holdfast",
     "trainer",
+    "bench/arms/leaving.py",
     "bench/arms/memory_rank.py",
     *(f"bench/memory{part}.py" for part in ("", "_results", "_spec")),
 )
@@ -33,16 +35,22 @@ CPU = " On a CPU nothing is measured: this tries the bench out, no more."
 
 
 def measured_lines(lines: Sequence[Mapping[str, Any]], cuda: bool) -> dict[str, Mapping[str, Any]]:
-    """The newest measurement of each setting, and the newest failure of one that has none."""
-    ours = [line for line in lines if line.get("cuda") is cuda and line.get("setting") in settings(cuda)]
-    failed = {line["setting"]: line for line in ours if "error" in line}
-    return failed | {line["setting"]: line for line in ours if "error" not in line}
+    """The newest measurement of each setting. Of one that has none the newest failure, with `failures`, how often it
+    has failed, and `given_up`: why it is not tried again, or nothing."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in settings(cuda):
+        mine = [line for line in lines if line.get("cuda") is cuda and line.get("setting") == name]
+        good = [line for line in mine if "error" not in line]
+        if mine:
+            found[name] = good[-1] if good else {**mine[-1], "failures": len(mine), "given_up": given_up(mine)}
+    return found
 
 
 def missing(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> list[str]:
-    """Settings that are asked for and not measured, in order."""
+    """Settings that are asked for and still to be measured, in order; what failed most often comes last."""
     found = measured_lines(lines, not arguments.cpu)
-    return [name for name in arguments.settings if name not in found or "error" in found[name]]
+    left = [name for name in arguments.settings if name not in found or found[name].get("given_up") == ""]
+    return sorted(left, key=lambda name: int(found[name]["failures"]) if name in found else 0)
 
 
 def result(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -78,7 +86,7 @@ def _row(line: Mapping[str, Any], cuda: bool) -> dict[str, Any]:
         "needed_gib": gpu_memory.needed_bytes(found) / GIB,
     }
     if "error" in line:
-        return predicted | {"error": line["error"]}
+        return predicted | {"error": ": ".join([*filter(None, [line["given_up"]]), line["error"]])}
     most = {f"measured_{name}_gib": _most(line["ranks"], name) for name in ("allocated", "reserved", "used")}
     allocated = most["measured_allocated_gib"]
     return (

@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,11 +25,11 @@ from bench.checkpoint import CPU_SIZES, CUDA_SIZES, file_system
 from bench.checkpoint_spec import Spec
 from bench.demo import ROOT
 from bench.rank_processes import run_ranks
-from bench.savings_results import calibration, finished, fold, show
+from bench.savings_results import Line, alike, calibration, finished, fold, show, unfinished
 from bench.savings_spec import WAYS, Order
 
 RANK = "bench.arms.savings_rank"
-ARM_FILES = ("arm", "holdfast_arm", "nvrx_arms", "savings_rank", "torch_arms", "workload")
+ARM_FILES = ("arm", "holdfast_arm", "leaving", "nvrx_arms", "savings_rank", "torch_arms", "workload")
 CODE = (
     "holdfast", "trainer", "bench/savings.py", "bench/savings_spec.py", "bench/checkpoint_spec.py",
     *(f"bench/arms/{part}.py" for part in ARM_FILES),
@@ -43,17 +44,21 @@ END_S = 8.0
 
 
 def main() -> int:
-    """Run the arms that are missing; 0 if none failed."""
+    """Run the arms that are missing; 0 if all that can run here were measured, 1 if not."""
     arguments = parse(sys.argv[1:])
     console = Console(width=150)
     if not arguments.fold_only:
         Bench(arguments, console).run()
-    result = fold(json_lines.read([*arguments.more, arguments.raw]))
+    lines = alike(json_lines.read([*arguments.more, arguments.raw]), arguments.order)
+    result = fold(lines)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result, console)
     console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
-    return 1 if any("error" in row for row in result["rows"]) else 0
+    left = unfinished(arguments.arms, lines)
+    if left:
+        console.print(f"still to run, by another call: {', '.join(left)}")
+    return 1 if left or any("error" in row for row in result["rows"]) else 0
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -87,7 +92,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "savings.json"
     arguments.raw = arguments.raw.absolute()
     arguments.commit = arguments.commit or record.commit(CODE)
+    arguments.order = _order(arguments)
     return arguments
+
+
+def _order(arguments: argparse.Namespace) -> Order:
+    """What all arms are told alike."""
+    model = dict(CPU_SIZES) if arguments.cpu else CUDA_SIZES | {"layers": LAYERS}
+    if arguments.layers:
+        model["layers"] = arguments.layers
+    spec = Spec(
+        arm="", method="", run="", raw=str(arguments.raw), target="", cuda=not arguments.cpu,
+        world=2 if arguments.cpu else arguments.gpus, saves=0, threads=arguments.threads, **model,
+    )  # fmt: skip
+    return Order(spec, arguments.steps, arguments.every, arguments.step_s)
 
 
 class Bench:
@@ -98,9 +116,6 @@ class Bench:
         self._console = console
         self._end = time.monotonic() + arguments.deadline - END_S
         self._run = f"{time.time():.0f}-{os.getpid()}"
-        self._sizes = dict(CPU_SIZES) if arguments.cpu else CUDA_SIZES | {"layers": LAYERS}
-        if arguments.layers:
-            self._sizes["layers"] = arguments.layers
 
     def run(self) -> None:
         """Everything that is asked for and not there yet."""
@@ -120,34 +135,34 @@ class Bench:
             self._console.print(f"{name}: not started, {left:.0f} s are left before the deadline")
             return
         where = {"file_system": file_system(target), "threads": arguments.threads}
-        size = {"steps": arguments.steps, "every": arguments.every, "model": self._sizes, "target": where}
+        spec = arguments.order.spec
+        model = {size: getattr(spec, size) for size in CUDA_SIZES}
+        size = {"steps": arguments.steps, "every": arguments.every, "model": model, "target": where}
         self._note("run", hardware=record.hardware(), commit=arguments.commit, **size)
         self._console.print(f"{name} ...", end=" ")
         start = time.monotonic()
-        order = self._order(name, target)
-        ended, _ = run_ranks(
-            RANK, order.to_json(), order.spec.world, min(left, ARM_LIMIT_S), cuda=order.spec.cuda
-        )  # fmt: skip
+        order = self._order(name, target).to_json()
+        ended, _ = run_ranks(RANK, order, spec.world, min(left, ARM_LIMIT_S), cuda=spec.cuda)
         self._console.print(f"{time.monotonic() - start:.0f} s")
         if not ended.well:
             self._note("failed", name, error=ended.why)
             self._console.print(f"{name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
 
     def _order(self, name: str, target: str) -> Order:
-        arguments, found = self._arguments, calibration(self._lines())
-        spec = Spec(
-            arm=WAYS[name].arm, method=name, run=self._run, raw=str(arguments.raw), target=target,
-            cuda=not arguments.cpu, world=2 if arguments.cpu else arguments.gpus, saves=0, threads=arguments.threads,
-            micro_batch=found["micro_batch"] if found else 0, **self._sizes,
+        order: Order = self._arguments.order
+        found = calibration(self._lines())
+        batch = found["micro_batch"] if found else 0
+        spec = replace(
+            order.spec, arm=WAYS[name].arm, method=name, run=self._run, target=target, micro_batch=batch
         )  # fmt: skip
-        return Order(spec, arguments.steps, arguments.every, arguments.step_s)
+        return replace(order, spec=spec)
 
-    def _lines(self) -> list[dict[str, object]]:
-        return json_lines.read([*self._arguments.more, self._arguments.raw])
+    def _lines(self) -> list[Line]:
+        return alike(json_lines.read([*self._arguments.more, self._arguments.raw]), self._arguments.order)
 
     def _note(self, kind: str, method: str = "", **fields: object) -> None:
-        line = {"kind": kind, "method": method, "run": self._run, "at": time.time(), **fields}
-        json_lines.append(self._arguments.raw, line)
+        head = {"kind": kind, "method": method, "run": self._run, "at": time.time()}
+        json_lines.append(self._arguments.raw, head | self._arguments.order.sizes | fields)
 
 
 if __name__ == "__main__":

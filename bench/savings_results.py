@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.savings_spec import WAYS
+from bench.savings_spec import WAYS, Order
 
 Line = Mapping[str, Any]
 SCHEMA = 1
@@ -28,18 +28,29 @@ SETTLING = 0.1
 """Part of the steps before the first save that does not count as quiet."""
 
 
+def alike(lines: Sequence[Line], order: Order) -> list[Line]:
+    """Those of the order's sizes: what was tried out on a CPU, in fewer steps or on another model is something else."""
+    return [line for line in lines if order.sizes.items() <= line.items()]
+
+
 def finished(lines: Sequence[Line]) -> set[str]:
-    """Rows that need not be measured again."""
+    """Rows that need not be measured again. lines: alike."""
     return {line["method"] for line in lines if line["kind"] == "arm"}
 
 
 def calibration(lines: Sequence[Line]) -> Line | None:
-    """The batch of all arms."""
+    """The batch of all arms. lines: alike."""
     return next((line for line in lines if line["kind"] == "calibration"), None)
 
 
+def unfinished(names: Sequence[str], lines: Sequence[Line]) -> list[str]:
+    """Those that a further call would run, if it is on a machine like this one. lines: alike."""
+    last = {line["method"]: line["kind"] for line in lines}
+    return [name for name in names if name not in finished(lines) and last.get(name) != "skipped"]
+
+
 def fold(lines: Sequence[Line]) -> dict[str, Any]:
-    """The kept file."""
+    """The kept file. lines: alike."""
     runs = {line["run"]: line for line in lines if line["kind"] == "run"}
     arms = [line for line in lines if line["kind"] == "arm"]
     last = arms[-1] if arms else None

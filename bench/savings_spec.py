@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from bench import checkpoint_spec
 
@@ -27,6 +28,7 @@ WAYS = {
     "dcp": Way("dcp_sync", "torch DCP, `save`"),
 }  # fmt: skip
 """In the order in which they run."""
+SPEC_SIZES = ("world", "layers", "hidden", "intermediate", "heads", "kv_heads", "sequence", "threads")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Order:
     def saves(self) -> int:
         """The last one is after the last step."""
         return self.steps // self.every
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What measurements must share to stand in one table. Each raw line has it."""
+        of_run = {"steps": self.steps, "every": self.every, "step_s": self.step_s}
+        return {"cuda": self.spec.cuda, "sizes": of_run | {name: getattr(self.spec, name) for name in SPEC_SIZES}}
 
     def to_json(self) -> str:
         """One line."""

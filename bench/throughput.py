@@ -25,13 +25,13 @@ from rich.console import Console
 
 from bench import json_lines, record
 from bench.demo import ROOT
-from bench.rank_processes import run_ranks
-from bench.throughput_results import fold, missing, show
-from bench.throughput_spec import ARMS, CPU_SHAPES, SHAPES, TITAN, TRIALS, Shape, Spec, Trial
+from bench.rank_processes import fits_not, run_ranks
+from bench.throughput_results import alike, fold, show, to_do, unfinished
+from bench.throughput_spec import ARMS, SHAPES, TITAN, TRIALS, Sizes, Spec, Trial
 
 RANK = "bench.arms.throughput_rank"
 CODE = (
-    "holdfast", "trainer", "bench/arms/silent.py",
+    "holdfast", "trainer", "bench/arms/leaving.py", "bench/arms/silent.py",
     *(f"bench/arms/throughput_{part}.py" for part in ("arm", "clock", "eager", "holdfast", "rank", "titan", "trace")),
     *("bench/throughput.py", "bench/throughput_spec.py", "bench/rank_processes.py"),
 )  # fmt: skip
@@ -49,17 +49,23 @@ TITAN_ON_GLOO = "torchtitan divides gradients by an operation that gloo does not
 
 
 def main() -> int:
-    """Run the trials that are missing; 0 if none failed, 1 if one did, 2 for a bad command line."""
+    """Run the trials that are missing. 0 if all that were asked for were measured, do not fit or cannot run here; 1 if
+    one failed or is still to run; 2 for a bad command line."""
     arguments = parse(sys.argv[1:])
     console = Console(width=150)
     if not arguments.fold_only:
         Bench(arguments, console).run()
-    result = fold(json_lines.read([*arguments.more, arguments.raw]), CPU_SHAPES if arguments.cpu else SHAPES)
+    lines = json_lines.read([*arguments.more, arguments.raw])
+    result = fold(lines, arguments.sizes)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     show(result, console)
     console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
-    return 1 if any("error" in row for row in result["rows"]) else 0
+    errors = [row[key] for row in result["rows"] for key in ("error", "trace_error") if key in row]
+    left = unfinished(arguments.trials, alike(lines, arguments.sizes), trace=arguments.trace)
+    if left:
+        console.print(f"still to run, by another call: {', '.join(left)}", soft_wrap=True, markup=False)
+    return 1 if left or not all(fits_not(error) for error in errors) else 0
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -103,6 +109,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     kept = ROOT / "bench" / "results" / arguments.hardware
     arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "throughput.json"
     arguments.raw = arguments.raw.absolute()
+    arguments.sizes = Sizes(not arguments.cpu, arguments.warmup, arguments.steps)
     arguments.commit = arguments.commit or record.commit(CODE)
     return arguments
 
@@ -118,16 +125,16 @@ class Bench:
 
     def run(self) -> None:
         """Everything that is asked for and not there yet."""
-        self._note("run", hardware=record.hardware(), commit=self._arguments.commit, cpu=self._arguments.cpu)
-        for trial in self._arguments.trials:
-            lines = json_lines.read([*self._arguments.more, self._arguments.raw])
-            if parts := missing(trial.name, lines, trace=self._arguments.trace):
-                self._measure(trial, parts)
+        arguments = self._arguments
+        self._note("run", hardware=record.hardware(), commit=arguments.commit, cuda=not arguments.cpu)
+        lines = alike(json_lines.read([*arguments.more, arguments.raw]), arguments.sizes)
+        for trial, parts in to_do(arguments.trials, lines, trace=arguments.trace):
+            self._measure(trial, parts)
 
     def _measure(self, trial: Trial, parts: set[str]) -> None:
-        shape = (CPU_SHAPES if self._arguments.cpu else SHAPES)[trial.model]
-        if reason := _impossible(trial, shape, self._arguments.cpu):
-            self._note("skipped", trial.name, reason=reason)
+        sizes = self._arguments.sizes
+        if reason := _impossible(trial, sizes):
+            self._note("skipped", trial.name, **sizes.of(trial.model), reason=reason)
             return
         left = self._end - time.monotonic()
         if left < LEAST_S:
@@ -136,37 +143,26 @@ class Bench:
         self._console.print(f"{trial.name} ...")
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="hf-throughput-") as folder:
-            spec = self._spec(trial, shape, parts, folder)
+            traced = 2 if "trace" in parts else 0
+            spec = Spec(trial, sizes, self._run, str(self._arguments.raw), folder, "steps" in parts, traced)
             limit_s = min(left, TRIAL_LIMIT_S)
             ended, said = run_ranks(RANK, spec.to_json(), spec.world, limit_s, cuda=spec.cuda, more=_caches())
         self._console.print(f"{said.strip()}\n{time.monotonic() - start:.0f} s", soft_wrap=True, markup=False)
         if not ended.well:
-            self._note("failed", trial.name, error=ended.why)
+            cut = ended.late and limit_s < TRIAL_LIMIT_S
+            self._note("failed", trial.name, **sizes.of(trial.model), error=ended.why, cut=cut)
             self._console.print(f"{trial.name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
-
-    def _spec(self, trial: Trial, shape: Shape, parts: set[str], folder: str) -> Spec:
-        return Spec(
-            trial=trial,
-            shape=shape,
-            run=self._run,
-            raw=str(self._arguments.raw),
-            folder=folder,
-            cuda=not self._arguments.cpu,
-            warmup=self._arguments.warmup,
-            steps=self._arguments.steps if "steps" in parts else 0,
-            trace_steps=2 if "trace" in parts else 0,
-        )
 
     def _note(self, kind: str, trial: str = "", **fields: object) -> None:
         line = {"kind": kind, "trial": trial, "run": self._run, "at": time.time(), **fields}
         json_lines.append(self._arguments.raw, line)
 
 
-def _impossible(trial: Trial, shape: Shape, cpu: bool) -> str:
+def _impossible(trial: Trial, sizes: Sizes) -> str:
     """Why this machine cannot run it; empty if it can."""
     if trial.arm == TITAN and importlib.util.find_spec("torchtitan") is None:
         return TITAN_MISSING
-    return TITAN_ON_GLOO if trial.arm == TITAN and cpu and shape.gpus > 1 else ""
+    return TITAN_ON_GLOO if trial.arm == TITAN and not sizes.cuda and sizes.shapes[trial.model].gpus > 1 else ""
 
 
 def _caches() -> dict[str, str]:

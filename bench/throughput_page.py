@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.article_page import Table
 from bench.demo import ROOT
+from bench.rank_processes import fits_not
 from bench.throughput_spec import EAGER, HOLDFAST, TITAN
 
 KEPT = ROOT / "bench" / "results" / "h200x2" / "throughput.json"
@@ -101,7 +102,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _short(row: Mapping[str, Any]) -> str:
-    if "OutOfMemoryError" in row.get("error", ""):
+    if fits_not(row.get("error", "")):
         return "does not fit"
     return " ".join(str(row.get("skipped") or row.get("error")).split())[:SHORT_OF]
 

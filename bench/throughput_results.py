@@ -10,6 +10,7 @@ field does.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import Any
@@ -17,33 +18,62 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.throughput_spec import GOALS, TRIALS, Shape, Trial
+from bench.rank_processes import given_up
+from bench.throughput_spec import GOALS, TRIALS, Shape, Sizes, Trial
 from holdfast.config.flops import PEAK_BF16_TFLOPS, flops_per_token
 
 Line = Mapping[str, Any]
 SCHEMA = 1
 PEAK_TFLOPS = PEAK_BF16_TFLOPS["p5en.48xlarge"]
 """Of an H200, as of an H100."""
-FITS_NOT = "OutOfMemoryError"
 UNTRAINED = 1.5
 """The first loss is so close to that of a guess among all tokens, or an arm does not compute what the others do."""
 PRECISION = "bf16"
 
 
-def missing(name: str, lines: Sequence[Line], *, trace: bool) -> set[str]:
-    """What of a trial is still to be measured: `steps`, `trace`. Nothing of one that does not fit into memory."""
-    mine = [line for line in lines if line.get("trial") == name]
-    if any(line["kind"] == "failed" and FITS_NOT in line["error"] for line in mine):
+def alike(lines: Iterable[Line], sizes: Sizes) -> list[Line]:
+    """Those of trials of these sizes: what was tried out on a CPU or in fewer steps measures something else."""
+    wanted = {trial.name: sizes.of(trial.model).items() for trial in TRIALS}
+    return [line for line in lines if line.get("trial") in wanted and wanted[line["trial"]] <= line.items()]
+
+
+def missing(name: str, lines: Iterable[Line], *, trace: bool) -> set[str]:
+    """What of a trial is still to be measured: `steps`, `trace`. Nothing of one that does not fit into memory, or has
+    failed too often. lines: alike."""
+    mine = [line for line in lines if line["trial"] == name]
+    if given_up(_failures(mine)):
         return set()
     wanted = {"steps", "trace"} if trace else {"steps"}
     return wanted - {line["kind"] for line in mine}
 
 
-def fold(lines: Sequence[Line], shapes: Mapping[str, Shape]) -> dict[str, Any]:
-    """The kept file. shapes: by model, of the trials."""
+def to_do(trials: Iterable[Trial], lines: Sequence[Line], *, trace: bool) -> list[tuple[Trial, set[str]]]:
+    """Trials and what of them is missing: what was never tried comes first, what failed most often last."""
+    failed = Counter(line["trial"] for line in lines if line["kind"] == "failed")
+    found = [(trial, parts) for trial in trials if (parts := missing(trial.name, lines, trace=trace))]
+    return sorted(found, key=lambda pair: failed[pair[0].name])
+
+
+def unfinished(trials: Iterable[Trial], lines: Sequence[Line], *, trace: bool) -> list[str]:
+    """Names of the trials that a further call would go on with, if it is on a machine like this one."""
+    last = {line["trial"]: line["kind"] for line in lines}
+    return [trial.name for trial, _ in to_do(trials, lines, trace=trace) if last.get(trial.name) != "skipped"]
+
+
+def _failures(mine: Sequence[Line]) -> list[Line]:
+    """Since anything of it was measured."""
+    since = max((index for index, line in enumerate(mine) if line["kind"] in ("steps", "trace")), default=-1)
+    return [line for line in mine[since + 1 :] if line["kind"] == "failed"]
+
+
+def fold(lines: Sequence[Line], sizes: Sizes) -> dict[str, Any]:
+    """The kept file, from all lines of these sizes."""
     runs = {line["run"]: line for line in lines if line.get("kind") == "run"}
-    measured = [line for line in lines if line.get("kind") == "steps"]
-    rows = [row for trial in TRIALS if (row := _row(trial, shapes[trial.model], lines)) is not None]
+    lines = alike(lines, sizes)
+    measured = [line for line in lines if line["kind"] == "steps"]
+    shapes = sizes.shapes
+    trials = sorted(TRIALS, key=lambda trial: list(shapes).index(trial.model))
+    rows = [row for trial in trials if (row := _row(trial, shapes[trial.model], lines)) is not None]
     for model in shapes:
         _mark_best([row for row in rows if row["shape"] == model and "tokens_per_s_per_gpu" in row])
     last = measured[-1] if measured else {"versions": {}, "gpus": [], "run": None}
@@ -60,14 +90,16 @@ def fold(lines: Sequence[Line], shapes: Mapping[str, Shape]) -> dict[str, Any]:
         "peak_tflops": PEAK_TFLOPS,
         "goals": GOALS,
         "rows": rows,
-        "where": [where for trial in TRIALS if (where := _where(trial, lines)) is not None],
+        "where": [where for trial in trials if (where := _where(trial, lines)) is not None],
     }
 
 
 def _row(trial: Trial, shape: Shape, lines: Iterable[Line]) -> dict[str, Any] | None:
-    mine = [line for line in lines if line.get("trial") == trial.name]
+    mine = [line for line in lines if line["trial"] == trial.name]
     if not mine:
         return None
+    failures = _failures(mine)
+    error = ": ".join([*filter(None, [given_up(failures)]), failures[-1]["error"]]) if failures else ""
     head = {
         "arm": trial.arm,
         "model": shape.title,
@@ -84,10 +116,9 @@ def _row(trial: Trial, shape: Shape, lines: Iterable[Line]) -> dict[str, Any] | 
     }
     steps = next((line for line in reversed(mine) if line["kind"] == "steps"), None)
     if steps is None:
-        failed = [line["error"] for line in mine if line["kind"] == "failed"]
         skipped = [line["reason"] for line in mine if line["kind"] == "skipped"]
-        return head | ({"error": failed[-1]} if failed else {"skipped": skipped[-1]})
-    return head | _numbers(shape, steps)
+        return head | ({"error": error} if error else {"skipped": skipped[-1]})
+    return head | _numbers(shape, steps) | ({"trace_error": error} if error else {})
 
 
 def _numbers(shape: Shape, steps: Line) -> dict[str, Any]:
@@ -129,7 +160,7 @@ def _mark_best(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _where(trial: Trial, lines: Iterable[Line]) -> dict[str, Any] | None:
-    found = [line for line in lines if line.get("kind") == "trace" and line.get("trial") == trial.name]
+    found = [line for line in lines if line["kind"] == "trace" and line["trial"] == trial.name]
     if not found:
         return None
     keys = ("steps", "step_ms", "ms", "nccl_in_all_ms", "kernels")
@@ -155,6 +186,8 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             str(row["compiled_graphs"]),
             f"{row['first_loss']:.2f} -> {row['last_loss']:.2f}{'' if row['loss_is_sane'] else ' WRONG'}",
         )
+        if "trace_error" in row:
+            console.print(f"{row['trial']}, no trace: {row['trace_error']}", soft_wrap=True, markup=False)
     console.print(table)
     for where in result["where"]:
         parts = ", ".join(f"{name} {ms:.1f}" for name, ms in where["ms"].items())

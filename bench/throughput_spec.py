@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.config.schema import Model
 
@@ -60,6 +60,25 @@ CPU_SHAPES = {
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """What measurements must share to stand in one table. steps: timed ones."""
+
+    cuda: bool
+    warmup: int
+    steps: int
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """By model."""
+        return SHAPES if self.cuda else CPU_SHAPES
+
+    def of(self, model: str) -> dict[str, Any]:
+        """What each raw line of a trial says of them."""
+        counts = {"warmup": self.warmup, "steps": self.steps}
+        return {"cuda": self.cuda, "sizes": counts | asdict(self.shapes[model])}
+
+
+@dataclass(frozen=True)
 class Trial:
     """One arm with one setting, in processes of its own. loss_chunk: tokens per piece of output layer and loss; ours
     alone has it."""
@@ -81,38 +100,51 @@ class Trial:
 
 TRIALS = (
     Trial(HOLDFAST, "8b", 2, "none", True, 2048),
-    Trial(EAGER, "8b", 2, "full", False),
+    Trial(HOLDFAST, "1gpu", 4, "none", True, 2048),
+    Trial(EAGER, "8b", 1, "none", False),
     Trial(TITAN, "8b", 2, "selective", True),
     Trial(TITAN, "8b", 1, "none", True),
+    Trial(EAGER, "8b", 2, "full", False),
+    Trial(EAGER, "1gpu", 1, "none", False),
+    Trial(TITAN, "1gpu", 2, "none", True),
     Trial(HOLDFAST, "8b", 2, "selective", True, 2048),
     Trial(EAGER, "8b", 1, "full", False),
     Trial(HOLDFAST, "8b", 1, "none", True, 2048),
     Trial(HOLDFAST, "8b", 2, "selective", False, 2048),
-    Trial(HOLDFAST, "1gpu", 4, "none", True, 2048),
     Trial(EAGER, "1gpu", 2, "full", False),
-    Trial(EAGER, "1gpu", 1, "none", False),
     Trial(TITAN, "1gpu", 1, "none", True),
     Trial(HOLDFAST, "1gpu", 2, "none", True, 2048),
+    Trial(TITAN, "8b", 2, "none", True),
+    Trial(EAGER, "1gpu", 2, "none", False),
 )
-"""In the order in which they run: what matters most comes first. Settings of the others that would need more memory
-than there is are left out: logits of two samples of 8,192 tokens take 25 GB with their gradients where they are whole,
-beside 69 GB of activations or more. That torchtitan computes every second matrix product again is its own choice."""
+"""In the order in which they run: what the goals ask first, then what each of the others is likely to be best at. Of
+the others every setting that computes nothing again is tried, up to the first that holdfast/config/gpu_memory.py says
+does not fit, by little: where the GPU says so too, its row is the proof. More samples are left out. That torchtitan
+computes every second matrix product again is its own choice."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Orders to the ranks of one process group. steps: timed ones; 0 for a trace alone."""
+    """Orders to the ranks of one process group. timed: or a trace alone."""
 
     trial: Trial
-    shape: Shape
+    sizes: Sizes
     run: str
     raw: str
     folder: str
     """Of their own, for what an arm wants to write."""
-    cuda: bool
-    warmup: int
-    steps: int
+    timed: bool
     trace_steps: int
+
+    @property
+    def shape(self) -> Shape:
+        """Of the trial's model."""
+        return self.sizes.shapes[self.trial.model]
+
+    @property
+    def cuda(self) -> bool:
+        """On GPUs."""
+        return self.sizes.cuda
 
     @property
     def world(self) -> int:
@@ -132,4 +164,4 @@ class Spec:
     def from_json(cls, text: str) -> Spec:
         """The opposite of `to_json`."""
         plain = json.loads(text)
-        return cls(**plain | {"trial": Trial(**plain["trial"]), "shape": Shape(**plain["shape"])})
+        return cls(**plain | {"trial": Trial(**plain["trial"]), "sizes": Sizes(**plain["sizes"])})

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from bench.arms.leaving import leave_after
 from bench.arms.silent import Silent
 from bench.memory_spec import STEPS, Order
 from holdfast.config import RunConfig
@@ -94,6 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # nothing here needs the interpreter's clean-up
+    leave_after(main)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bench import json_lines
+from bench.arms.leaving import leave_after
 from bench.arms.rank import arm_class
 from bench.savings_spec import Order
 
@@ -115,11 +116,9 @@ def _drain(work: Any, arm: Any, order: Order) -> None:
 def _report(order: Order, rank: int, kind: str, **fields: Any) -> None:
     if rank == 0:
         spec = order.spec
-        line = {"kind": kind, "method": spec.method, "run": spec.run, "at": time.time(), **fields}
-        json_lines.append(Path(spec.raw), line)
+        head = {"kind": kind, "method": spec.method, "run": spec.run, "at": time.time()}
+        json_lines.append(Path(spec.raw), head | order.sizes | fields)
 
 
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # some arms take their time to end, or never do; the driver ends what they started
+    leave_after(main)

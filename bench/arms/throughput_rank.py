@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from bench import json_lines
+from bench.arms.leaving import leave_after
 from bench.arms.throughput_arm import Arm
 from bench.arms.throughput_clock import Clock
 from bench.throughput_spec import EAGER, HOLDFAST, Spec
@@ -36,10 +37,10 @@ def main() -> None:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     with arm_class(spec.trial.arm)(spec, rank) as arm:
         built_s = time.monotonic() - started
-        losses = [_finished(arm, spec) for _ in range(spec.warmup)]
+        losses = [_finished(arm, spec) for _ in range(spec.sizes.warmup)]
         warm_s = time.monotonic() - started - built_s
-        _say(spec, rank, f"built in {built_s:.0f} s, {spec.warmup} steps in {warm_s:.0f} s, loss {losses[0]:.3f}")
-        if spec.steps:
+        _say(spec, rank, f"built in {built_s:.0f} s, {spec.sizes.warmup} steps in {warm_s:.0f} s, loss {losses[0]:.3f}")
+        if spec.timed:
             fields = {"built_s": built_s, "warm_s": warm_s, "first_loss": losses[0], **_timed(arm, spec)}
             _report(spec, rank, "steps", **fields, **_surroundings())
         if spec.trace_steps:
@@ -82,7 +83,7 @@ def _timed(arm: Arm, spec: Spec) -> dict[str, Any]:
     clock = Clock(spec.cuda)
     clock.stamp()
     loss: Any = None
-    for _ in range(spec.steps):
+    for _ in range(spec.sizes.steps):
         loss = arm.step()
         clock.stamp()
     each = clock.seconds()
@@ -134,8 +135,8 @@ def _surroundings() -> dict[str, Any]:
 
 def _report(spec: Spec, rank: int, kind: str, **fields: Any) -> None:
     if rank == 0:
-        line = {"kind": kind, "trial": spec.trial.name, "run": spec.run, "at": time.time(), **fields}
-        json_lines.append(Path(spec.raw), line)
+        head = {"kind": kind, "trial": spec.trial.name, "run": spec.run, "at": time.time()}
+        json_lines.append(Path(spec.raw), head | spec.sizes.of(spec.trial.model) | fields)
 
 
 def _say(spec: Spec, rank: int, text: str) -> None:
@@ -145,6 +146,4 @@ def _say(spec: Spec, rank: int, text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # NCCL and compilers take their time to end; the driver ends what they started
+    leave_after(main)

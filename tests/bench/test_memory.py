@@ -13,10 +13,12 @@ from bench import document, json_lines, memory_page
 from bench.memory import main, measure, parse
 from bench.memory_results import CODE, missing, result
 from bench.memory_spec import CPU_SETTINGS, RANKS, SETTINGS, Order
+from bench.rank_processes import Ended
 from holdfast.config import gpu_memory
 from holdfast.config.sizing import GIB
 
 H200_GIB = 139
+MASKS = {"setting": "masks", "cuda": False, "commit": "abc", "gpu": "", "torch": "", "ranks": []}
 ROOT = Path(__file__).parents[2]
 
 
@@ -75,13 +77,46 @@ def test_a_prediction_that_is_too_small_counts_as_much_as_one_that_is_too_large(
 
 
 def test_the_newest_measurement_counts_and_no_later_failure_takes_it_away() -> None:
-    failure = {"setting": "none", "cuda": True, "commit": "new", "error": "OutOfMemoryError"}
+    failure = {"setting": "none", "cuda": True, "commit": "new", "error": "killed"}
     lines = [line("none", 10.0, "old"), line("none", 20.0, "new"), failure]
     made = result(lines, arguments())
     assert made is not None and made["rows"][0]["measured_allocated_gib"] == 20.0 and made["commit"] == "new"
     assert "none" not in missing(lines, arguments())
-    alone = missing([failure], arguments())
-    assert alone == list(SETTINGS) and result([failure], arguments()) is None
+    assert result([failure], arguments()) is None
+
+
+def failure(setting: str, error: str, **more: Any) -> dict[str, Any]:
+    return {"setting": setting, "cuda": True, "commit": "abc", "error": error, **more}
+
+
+def test_what_was_never_tried_is_measured_before_what_has_failed() -> None:
+    first, *others = SETTINGS
+    assert missing([failure(first, "killed")], arguments()) == [*others, first]
+
+
+@pytest.mark.parametrize(
+    ("failures", "why"),
+    [
+        ([failure("none", "killed")] * 2, "given up after 2 failures (another --raw tries it again): killed"),
+        ([failure("none", "CUDA error: out of memory")], "does not fit: CUDA error: out of memory"),
+    ],
+)
+def test_what_fails_twice_or_does_not_fit_is_given_up_and_says_so(failures: list[dict[str, Any]], why: str) -> None:
+    assert "none" not in missing(failures, arguments())
+    made = result([*failures, line("full", 10.0)], arguments())
+    assert made is not None and made["rows"][0]["error"] == why
+
+
+def test_what_the_deadline_has_cut_off_is_not_given_up() -> None:
+    cut = [failure("none", "the limit of 40 s passed", cut=True)] * 3
+    assert missing(cut, arguments())[-1] == "none"
+
+
+@pytest.mark.parametrize(("limit_s", "cut"), [(40.0, True), (300.0, False)])
+def test_a_limit_below_a_settings_own_is_a_cut(monkeypatch: pytest.MonkeyPatch, limit_s: float, cut: bool) -> None:
+    ended = Ended(False, "the limit passed", late=True)
+    monkeypatch.setattr("bench.memory.run_ranks", lambda *_, **__: (ended, ""))
+    assert measure(Order("none", False), limit_s) == {"error": "the limit passed", "cut": cut}
 
 
 def test_a_cpus_lines_are_no_measurements_of_a_gpu() -> None:
@@ -111,6 +146,11 @@ def test_a_further_call_measures_only_what_is_missing_and_adds_to_the_file(
     assert main() == 1 and asked == ["none", "masks"]
     assert main() == 0 and asked == ["none", "masks", "masks"]
     assert main() == 0 and len(asked) == 3 and len(json_lines.read([raw])) == 3
+    given_up = [{"setting": "masks", "cuda": False, "commit": "abc", "error": "killed"}] * 2
+    raw.write_text("".join(json.dumps(one) + "\n" for one in [json_lines.read([raw])[0], *given_up]))
+    assert main() == 1 and len(asked) == 3, "given up, and not measured"
+    raw.write_text("".join(json.dumps(one) + "\n" for one in [json_lines.read([raw])[0], MASKS]))
+    assert main() == 0 and len(asked) == 3
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert [row["setting"] for row in rows] == list(CPU_SETTINGS) and not any("error" in row for row in rows)
 

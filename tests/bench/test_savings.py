@@ -12,7 +12,7 @@ import pytest
 from bench import json_lines, savings, savings_page, savings_projection
 from bench.document import table
 from bench.savings import parse
-from bench.savings_results import COMPUTED_AT, fold, numbers
+from bench.savings_results import COMPUTED_AT, alike, calibration, finished, fold, numbers
 from holdfast.config import load_profile
 from holdfast.config.failure_rates import FAILURE_RATES
 
@@ -40,6 +40,21 @@ def run_line() -> dict[str, Any]:
         "kind": "run", "method": "", "run": "r", "hardware": {"cores": 2}, "commit": "abc", "steps": 30, "every": EVERY,
         "model": {"layers": 5}, "target": {"file_system": "tmpfs"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--cpu"], ["--steps", "200"], ["--every", "50"], ["--layers", "6"], ["--gpus", "1"], ["--step-s", "0.5"]],
+)
+def test_what_was_measured_on_a_cpu_or_in_other_sizes_is_not_done(words: list[str]) -> None:
+    ours, other = parse(["--commit", "x"]).order, parse(["--commit", "x", *words]).order
+    measured = [run_line(), {"kind": "calibration", "method": "holdfast", "run": "r", "micro_batch": 3}, arm_line(0.0)]
+    lines = [json.loads(json.dumps(line | other.sizes)) for line in measured]
+    assert finished(alike(lines, ours)) == set() and calibration(alike(lines, ours)) is None
+    assert fold(alike(lines, ours))["rows"] == []
+    assert finished(alike(lines, other)) == {"holdfast"} and calibration(alike(lines, other)) is not None
+    assert len(fold(alike(lines, other))["rows"]) == 1
+    assert alike([arm_line(0.0) | ours.sizes | {"cuda": False}], ours) == []
 
 
 def test_a_run_that_loses_nothing_to_its_saves_is_all_training() -> None:
@@ -130,5 +145,17 @@ def test_arms_save_and_drain_on_a_cpu_and_are_not_run_again(tmp_path: Path, monk
         assert row["content_is_right"] is True and row["saves"] == 2 and row["steps"] == 6
         assert row["efficiency"] > 0 and row["drain_s"] >= 0
     before = json_lines.read([raw])
+    sizes = parse(words).order.sizes
+    assert all(sizes.items() <= line.items() for line in before)
     assert savings.main() == 0
     assert json_lines.read([raw]) == before
+
+
+def test_arms_that_the_deadline_keeps_from_starting_are_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cpu", "--arms", "nvrx_torch,holdfast", "--deadline", "20", "--commit", "x", "--target", str(tmp_path)]
+    files = ["--raw", str(tmp_path / "raw.jsonl"), "--out", str(tmp_path / "out.json")]
+    monkeypatch.setattr(sys, "argv", ["savings", *words, *files])
+    assert savings.main() == 1
+    assert "still to run, by another call: holdfast\n" in capsys.readouterr().out
