@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Any
 
+from bench.arms.leaving import leave_after
 from bench.checkpoint_spec import CALIBRATE, METHODS, PROFILE, WRITE, Spec
 
 
@@ -97,6 +98,4 @@ def arm_class(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # some arms take their time to end, or never do; the driver ends what they started
+    leave_after(main)
