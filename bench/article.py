@@ -26,8 +26,9 @@ from rich.console import Console
 
 from bench import json_lines
 from bench.article_job import STOP_S, Ended, Job
-from bench.article_rows import is_whole, result, rows_of, show
+from bench.article_rows import CODE, is_whole, result, rows_of, show
 from bench.demo import ROOT
+from bench.gathering import add_options, keep, settle, tell
 from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 
@@ -88,10 +89,9 @@ def main() -> int:
                 continue
             run(arm, configs[arm], arguments, end, console)
     found = result(rows_of(raw_files(arguments)), configs[arguments.arms[0]], arguments)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    keep(found, arguments.out)
     show(found["rows"], console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     return 1 if missing(arguments) else 0
 
 
@@ -105,18 +105,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--count", type=int, default=1, help="rows of each arm")
     parser.add_argument("--steps", type=int, default=STEPS, help="fewer, to try it out: the faults move with them")
-    parser.add_argument(
-        "--deadline", type=float, default=float("inf"), metavar="S", help="seconds after which the call has ended"
-    )
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
     work = ROOT / "dist" / "article"
     parser.add_argument("--work", type=Path, default=work, help="folder of the jobs; a job that was cut short is there")
     parser.add_argument("--raw", type=Path, help="JSON lines, a row each; added to (default: rows.jsonl in --work)")
-    parser.add_argument(
-        "--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count as well"
-    )
-    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/article_faults.json")
+    add_options(parser, "article_faults.json", None)
     parser.add_argument("--fold-only", action="store_true", help="run nothing, only make the result")
     arguments = parser.parse_args(words)
     if arguments.count < 1:
@@ -124,7 +116,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     if arguments.steps < STEPS // FAULTS[0][1] + 1:
         parser.error(f"--steps: at least {STEPS // FAULTS[0][1] + 1}, so that the first fault is in a step")
     arguments.raw = arguments.raw or arguments.work / "rows.jsonl"
-    arguments.out = arguments.out or ROOT / "bench" / "results" / arguments.hardware / "article_faults.json"
+    settle(arguments, "article_faults.json", CODE)
     return arguments
 
 

@@ -61,7 +61,7 @@ def make_row(arm: str, config: RunConfig, timeline: Timeline, ledger: Ledger, co
         "attempts": len(ledger.attempts),
         "calls": len(timeline.named("run_start")),
         "began": round(ledger.origin + ledger.start, 3),
-        "commit": commit or record.commit(CODE),
+        "commit": commit,
         "load": round(os.getloadavg()[2], 1),
         "recovery_keys": _differences(config),
     }

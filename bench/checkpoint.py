@@ -26,6 +26,7 @@ from bench.checkpoint_memory import Sampler, touch
 from bench.checkpoint_results import Raw, fold
 from bench.checkpoint_spec import CALIBRATE, METHODS, MICRO_BATCH, PROFILE, WRITE, Spec
 from bench.demo import ROOT
+from bench.gathering import keep, tell
 from bench.rank_processes import Ended, run_ranks
 
 CODE = (
@@ -52,10 +53,9 @@ def main() -> int:
     if not arguments.fold_only:
         bench.run()
     result = fold(Raw.read([arguments.raw, *arguments.more]))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    keep(result, arguments.out)
     show(result, console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     return 1 if any("error" in row for row in result["rows"]) else 0
 
 

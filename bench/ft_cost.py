@@ -12,7 +12,6 @@ pairs to it. On two GPUs, in one call:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -23,10 +22,9 @@ from rich.console import Console
 
 from bench import json_lines
 from bench.article import ALL
-from bench.demo import ROOT
 from bench.ft_cost_processes import Died, Sides
 from bench.ft_cost_results import CODE, pairs_of, result, show
-from bench.record import commit
+from bench.gathering import add_options, keep, settle, tell
 from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 
@@ -88,10 +86,9 @@ def main() -> int:
         console.print(f"no pair of turns was measured; raw: {arguments.raw}", soft_wrap=True)
         return 1
     made = result(pairs, config, arguments)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    keep(made, arguments.out)
     show(made, console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     return 0 if len(pairs) >= arguments.pairs else 1
 
 
@@ -105,22 +102,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=40, help="turns of each side")
     parser.add_argument("--steps", type=int, default=15, help="steps of a turn that count")
     parser.add_argument("--settle", type=int, default=3, help="steps of a turn before them")
-    parser.add_argument(
-        "--deadline", type=float, default=float("inf"), metavar="S", help="seconds after which the call has ended"
-    )
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
-    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "ft-cost" / "turns.jsonl", help="added to")
-    parser.add_argument(
-        "--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count as well"
-    )
-    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/ft_cost.json")
+    add_options(parser, "ft_cost.json", Path("ft-cost") / "turns.jsonl")
     arguments = parser.parse_args(words)
     if min(arguments.pairs, arguments.steps, arguments.settle) < 1:
         parser.error("--pairs, --steps and --settle: at least 1")
-    arguments.raw = arguments.raw.absolute()
-    arguments.commit = arguments.commit or commit(CODE)
-    arguments.out = arguments.out or ROOT / "bench" / "results" / arguments.hardware / "ft_cost.json"
+    settle(arguments, "ft_cost.json", CODE)
     return arguments
 
 

@@ -18,11 +18,10 @@ from typing import Any
 from rich.console import Console
 
 from bench import json_lines
-from bench.demo import ROOT
+from bench.gathering import add_options, keep, settle, tell
 from bench.memory_results import CODE, missing, result, show
 from bench.memory_spec import RANKS, Order, settings
 from bench.rank_processes import run_ranks
-from bench.record import commit
 
 RANK = "bench.arms.memory_rank"
 SETTING_LIMIT_S = 300.0
@@ -45,10 +44,9 @@ def main() -> int:
     if made is None:
         console.print(f"no setting was measured; raw: {arguments.raw}", soft_wrap=True)
         return 1
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    keep(made, arguments.out)
     show(made, console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     failed = {row["setting"] for row in made["rows"] if "error" in row}
     return 1 if missing(lines, arguments) or failed & set(arguments.settings) else 0
 
@@ -61,30 +59,20 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="two gloo ranks and tiny models; tries the bench out")
     parser.add_argument("--settings", help="comma-separated (default: all)")
     parser.add_argument("--fold-only", action="store_true", help="measure nothing, only fold the raw files")
-    parser.add_argument(
-        "--deadline", type=float, default=float("inf"), metavar="S", help="seconds after which the call has ended"
-    )
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
-    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "memory" / "settings.jsonl", help="added to")
-    parser.add_argument(
-        "--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count as well"
-    )
-    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/memory.json")
+    add_options(parser, "memory.json", Path("memory") / "settings.jsonl")
     arguments = parser.parse_args(words)
     known = settings(not arguments.cpu)
     arguments.settings = list(known) if arguments.settings is None else arguments.settings.split(",")
     if unknown := sorted(set(arguments.settings) - set(known)):
         parser.error(f"--settings: there is no {', '.join(unknown)}; there are: {', '.join(known)}")
-    arguments.raw = arguments.raw.absolute()
-    arguments.out = arguments.out or ROOT / "bench" / "results" / arguments.hardware / "memory.json"
+    settle(arguments, "memory.json", CODE)
     return arguments
 
 
 def gather(arguments: argparse.Namespace, files: list[Path], console: Console) -> None:
     """Run each setting that has no measurement yet, until it is the deadline."""
     end = time.monotonic() + arguments.deadline - END_S
-    at = arguments.commit or commit(CODE)
+    at = arguments.commit
     for name in missing(json_lines.read(files), arguments):
         left = end - time.monotonic()
         if left < LEAST_S:

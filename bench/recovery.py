@@ -23,7 +23,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.demo import ROOT
-from bench.recovery_records import Sample, WorkFile, about, fold, show
+from bench.gathering import add_options, keep, settle, tell
+from bench.recovery_records import CODE, Sample, WorkFile, about, fold, show
 from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, RunConfig, load_profile
 from holdfast.goodput.failures import Recovery
@@ -103,11 +104,10 @@ def main() -> int:
     except ConfigError as error:
         console.print(str(error), soft_wrap=True, style="red")
         return 2
-    result = about(arguments.profile, arguments.overrides) | {"rows": fold(work.samples)}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = about(arguments.profile, arguments.overrides, arguments.commit) | {"rows": fold(work.samples)}
+    keep(result, arguments.out)
     show(result["rows"], console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     return 0 if next_plan(work, arguments) is None else 1
 
 
@@ -120,17 +120,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="what is broken")
     parser.add_argument("--count", type=int, default=6, help="recoveries of each kind in each arm")
     parser.add_argument("--per-job", type=int, default=2, help="faults of each kind in one job")
-    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "recovery" / "recoveries.jsonl")
-    parser.add_argument(
-        "--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count as well"
-    )
-    parser.add_argument("--out", type=Path, help="the result; default: bench/results/HARDWARE/recovery.json")
+    add_options(parser, "recovery.json", Path("recovery") / "recoveries.jsonl")
     arguments = parser.parse_args(words)
     if min(arguments.count, arguments.per_job) < 1:
         parser.error("--count and --per-job: at least 1")
-    arguments.out = arguments.out or ROOT / "bench" / "results" / arguments.hardware / "recovery.json"
+    settle(arguments, "recovery.json", CODE)
     return arguments
 
 

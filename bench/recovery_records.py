@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import json_lines
-from bench.record import commit, hardware
+from bench.record import hardware
 from holdfast.goodput.failures import PARTS
 
 SCHEMA = 1
@@ -97,12 +97,12 @@ def _row(arm: str, fault: str, layer: str, found: Sequence[Sample]) -> dict[str,
     }
 
 
-def about(profile: str, sets: Sequence[str]) -> dict[str, Any]:
+def about(profile: str, sets: Sequence[str], measured: str) -> dict[str, Any]:
     """Where, when and with what was measured. load: of the machine at the end, by which a CPU's numbers are judged."""
     return {
         "schema": SCHEMA,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit(CODE),
+        "commit": measured,
         "hardware": hardware(),
         "load": round(os.getloadavg()[2], 1),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},

@@ -10,7 +10,6 @@ a process group of its own and adds its line to the raw file at its end; what is
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from rich.console import Console
 from bench import json_lines, record
 from bench.checkpoint import CPU_SIZES, CUDA_SIZES, file_system
 from bench.checkpoint_spec import Spec
-from bench.demo import ROOT
+from bench.gathering import add_options, keep, settle, tell
 from bench.rank_processes import run_ranks
 from bench.savings_results import Line, alike, calibration, finished, fold, show, unfinished
 from bench.savings_spec import WAYS, Order
@@ -51,10 +50,9 @@ def main() -> int:
         Bench(arguments, console).run()
     lines = alike(json_lines.read([*arguments.more, arguments.raw]), arguments.order)
     result = fold(lines)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    keep(result, arguments.out)
     show(result, console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     left = unfinished(arguments.arms, lines)
     if left:
         console.print(f"still to run, by another call: {', '.join(left)}")
@@ -75,23 +73,15 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help=f"blocks of the model (default: {LAYERS})")
     parser.add_argument("--threads", type=int, default=8, help="files written in parallel by each rank")
     parser.add_argument("--target", type=Path, help="folder to save into (default: a new one in /dev/shm)")
-    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="seconds for this call")
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
-    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "bench" / "savings.jsonl", help="added to")
-    parser.add_argument("--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count too")
     parser.add_argument("--fold-only", action="store_true", help="measure nothing")
-    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/savings.json; on a CPU dist/bench")
+    add_options(parser, "savings.json", Path("bench") / "savings.jsonl")
     arguments = parser.parse_args(words)
     arguments.arms = arguments.arms.split(",")
     if unknown := sorted(set(arguments.arms) - set(WAYS)):
         parser.error(f"--arms: there is no {', '.join(unknown)}; there are: {', '.join(WAYS)}")
     if arguments.every < 2 or arguments.steps < arguments.every or arguments.steps % arguments.every:
         parser.error("--steps: a multiple of --every, which is at least 2: the last save is after the last step")
-    kept = ROOT / "bench" / "results" / arguments.hardware
-    arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "savings.json"
-    arguments.raw = arguments.raw.absolute()
-    arguments.commit = arguments.commit or record.commit(CODE)
+    settle(arguments, "savings.json", CODE, tried_out=arguments.cpu)
     arguments.order = _order(arguments)
     return arguments
 

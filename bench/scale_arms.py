@@ -78,7 +78,8 @@ INPUTS: Mapping[str, Input] = {
         Input("ours: a shared save every", 300.0, "s", "chosen"),
         Input("ours: a local save every", 30.0, "s", "chosen"),
         Input("ours: a save blocks", _save()["blocked_s"], "s", _H200),
-        Input("ours: a save slows steps down by", _save()["hidden_s"], "s", _H200),
+        # What is lost in noise may come out below 0, and a save that speeds steps up is none.
+        Input("ours: a save slows steps down by", max(0.0, _save()["hidden_s"]), "s", _H200),
         Input("ours: a local save is safe after", 5.0, "s",
               "assumed: 0.3 GB per GPU to the node's disk and to a neighbour"),
         Input("ours: a local checkpoint is loaded in", 5.0, "s", "assumed"),

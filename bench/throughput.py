@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from rich.console import Console
 
 from bench import json_lines, record
 from bench.demo import ROOT
+from bench.gathering import add_options, keep, settle, tell
 from bench.rank_processes import fits_not, run_ranks
 from bench.throughput_results import alike, fold, show, to_do, unfinished
 from bench.throughput_spec import ARMS, SHAPES, TITAN, TRIALS, Sizes, Spec, Trial
@@ -57,10 +57,9 @@ def main() -> int:
         Bench(arguments, console).run()
     lines = json_lines.read([*arguments.more, arguments.raw])
     result = fold(lines, arguments.sizes)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    keep(result, arguments.out)
     show(result, console)
-    console.print(f"result: {arguments.out}\nraw: {arguments.raw}", soft_wrap=True)
+    tell(arguments, console)
     errors = [row[key] for row in result["rows"] for key in ("error", "trace_error") if key in row]
     left = unfinished(arguments.trials, alike(lines, arguments.sizes), trace=arguments.trace)
     if left:
@@ -81,13 +80,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="also trace two steps of each trial")
     parser.add_argument("--steps", type=int, default=10, help="timed steps")
     parser.add_argument("--warmup", type=int, default=4, help="steps before them; compiles")
-    parser.add_argument("--deadline", type=float, default=float("inf"), metavar="S", help="seconds for this call")
-    parser.add_argument("--hardware", default="cpu", help="folder below bench/results")
-    parser.add_argument("--commit", help="commit that is measured (default: asks git)")
-    parser.add_argument("--raw", type=Path, default=ROOT / "dist" / "bench" / "throughput.jsonl", help="added to")
-    parser.add_argument("--more", type=Path, nargs="*", default=[], help="raw files of former calls; they count too")
     parser.add_argument("--fold-only", action="store_true", help="measure nothing")
-    parser.add_argument("--out", type=Path, help="default: bench/results/HARDWARE/throughput.json; on a CPU dist/bench")
+    add_options(parser, "throughput.json", Path("bench") / "throughput.jsonl")
     arguments = parser.parse_args(words)
     if min(arguments.steps, arguments.warmup) < 1:
         parser.error("--steps and --warmup: at least 1")
@@ -106,11 +100,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.exit()
     if not arguments.trials:
         parser.error(f"no trial has such a model and arm; models: {', '.join(SHAPES)}; arms: {', '.join(ARMS)}")
-    kept = ROOT / "bench" / "results" / arguments.hardware
-    arguments.out = arguments.out or (ROOT / "dist" / "bench" if arguments.cpu else kept) / "throughput.json"
-    arguments.raw = arguments.raw.absolute()
     arguments.sizes = Sizes(not arguments.cpu, arguments.warmup, arguments.steps)
-    arguments.commit = arguments.commit or record.commit(CODE)
+    settle(arguments, "throughput.json", CODE, tried_out=arguments.cpu)
     return arguments
 
 
