@@ -43,7 +43,7 @@ def test_every_kind_of_fault_has_a_layer_that_cures_it() -> None:
 def test_seconds_called_measured_on_gpus_are_those_of_the_kept_file() -> None:
     rows = json.loads((RESULTS / "h200x2" / "checkpoint.json").read_text(encoding="utf-8"))["rows"]
     ours = next(row for row in rows if row["method"] == "holdfast")
-    measured = {"blocked": ours["blocked_s"], "hidden": ours["hidden_s"], "background": ours["background_s"]}
+    measured = {"blocked": ours["blocked_s"], "hidden": max(0.0, ours["hidden_s"]), "background": ours["background_s"]}
     assert {part: pytest.approx(seconds, rel=0.1) for part, seconds in measured.items()} == H200_S
 
 
