@@ -96,11 +96,11 @@ def test_a_running_job_serves_every_metric_through_its_restarts_and_no_query_ask
 
 
 def _every_query_is_answered_by(series: dict[str, set[str]]) -> None:
-    """On a CPU nobody serves the MFU, and `up` is Prometheus' own."""
+    """`up` is Prometheus' own."""
     queries = [query.expr for panel in (*STATS, *COURSES) for query in panel.queries]
     queries += [alert.expr for alert in alerts(CONFIG)]
     for query in queries:
         used = uses(query)
-        assert used.series <= series.keys() | {m.MFU.name, "up"}, query
+        assert used.series <= series.keys() | ABSENT | {"up"}, query
         for label, name in used.labels:
             assert label in series.get(name, {label}) | TARGET_LABELS, query
