@@ -4,23 +4,51 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from bench import json_lines
 from bench.demo import ROOT
 from bench.record import commit
 
-HARDWARE = "cpu"
+
+class Call:
+    """One call of such a bench: how much time it has left, under which name its lines stand in the raw file."""
+
+    def __init__(self, arguments: argparse.Namespace, console: Console, ending_s: float) -> None:
+        """ending_s: before the deadline, to end processes and write the result."""
+        self.console = console
+        self.run = f"{time.time():.0f}-{os.getpid()}"
+        self._raw: Path = arguments.raw
+        self._end: float = time.monotonic() + arguments.deadline - ending_s
+
+    def time_for(self, name: str, least_s: float) -> float | None:
+        """Seconds left to begin `name`; None, and a word on it, if they are fewer than `least_s`."""
+        left = self._end - time.monotonic()
+        if left >= least_s:
+            return left
+        self.console.print(f"{name}: not started, {left:.0f} s are left before the deadline")
+        return None
+
+    def note(self, kind: str, **fields: object) -> None:
+        """Add a line to the raw file."""
+        json_lines.append(self._raw, {"kind": kind, "run": self.run, "at": time.time()} | fields)
+
+    def failed(self, name: str, why: str) -> None:
+        """Say that it failed."""
+        self.console.print(f"{name} failed: {why}", soft_wrap=True, style="red", markup=False)
 
 
 def add_options(parser: argparse.ArgumentParser, result: str, raw: Path | None) -> None:
     """Add the options of a call. result: name of the result's file. raw: default below dist/; None: it has its own."""
     add = parser.add_argument
     add("--deadline", type=float, default=float("inf"), metavar="S", help="seconds after which the call has ended")
-    add("--hardware", default=HARDWARE, help="folder below bench/results")
+    add("--hardware", default="cpu", help="folder below bench/results")
     add("--commit", help="commit that is measured (default: asks git)")
     if raw is not None:
         add("--raw", type=Path, default=ROOT / "dist" / raw, help="JSON lines, added to")

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import json_lines
-from bench.gathering import add_options, keep, settle, tell
+from bench.gathering import Call, add_options, keep, settle, tell
 from bench.memory_results import CODE, missing, result, show
 from bench.memory_spec import RANKS, Order, settings
 from bench.rank_processes import run_ranks
@@ -71,12 +71,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def gather(arguments: argparse.Namespace, files: list[Path], console: Console) -> None:
     """Run each setting that has no measurement yet, until it is the deadline."""
-    end = time.monotonic() + arguments.deadline - END_S
-    at = arguments.commit
+    call, at = Call(arguments, console, END_S), arguments.commit
     for name in missing(json_lines.read(files), arguments):
-        left = end - time.monotonic()
-        if left < LEAST_S:
-            console.print(f"{name}: not begun, {left:.0f} s are left")
+        if (left := call.time_for(name, LEAST_S)) is None:
             return
         start = time.monotonic()
         found = measure(Order(name, not arguments.cpu), min(left, SETTING_LIMIT_S))

@@ -22,7 +22,7 @@ from rich.console import Console
 from bench import json_lines, record
 from bench.checkpoint import CPU_SIZES, CUDA_SIZES, file_system
 from bench.checkpoint_spec import Spec
-from bench.gathering import add_options, keep, settle, tell
+from bench.gathering import Call, add_options, keep, settle, tell
 from bench.rank_processes import run_ranks
 from bench.savings_results import Line, alike, calibration, finished, fold, show, unfinished
 from bench.savings_spec import WAYS, Order
@@ -103,9 +103,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
         self._arguments = arguments
-        self._console = console
-        self._end = time.monotonic() + arguments.deadline - END_S
-        self._run = f"{time.time():.0f}-{os.getpid()}"
+        self._call = Call(arguments, console, END_S)
 
     def run(self) -> None:
         """Everything that is asked for and not there yet."""
@@ -120,30 +118,28 @@ class Bench:
         if WAYS[name].needs_cuda and arguments.cpu:
             self._note("skipped", name, reason="NVRx waits for a CUDA device in every save")
             return
-        left = self._end - time.monotonic()
-        if left < LEAST_S:
-            self._console.print(f"{name}: not started, {left:.0f} s are left before the deadline")
+        if (left := self._call.time_for(name, LEAST_S)) is None:
             return
         where = {"file_system": file_system(target), "threads": arguments.threads}
         spec = arguments.order.spec
         model = {size: getattr(spec, size) for size in CUDA_SIZES}
         size = {"steps": arguments.steps, "every": arguments.every, "model": model, "target": where}
         self._note("run", hardware=record.hardware(), commit=arguments.commit, **size)
-        self._console.print(f"{name} ...", end=" ")
+        self._call.console.print(f"{name} ...", end=" ")
         start = time.monotonic()
         order = self._order(name, target).to_json()
         ended, _ = run_ranks(RANK, order, spec.world, min(left, ARM_LIMIT_S), cuda=spec.cuda)
-        self._console.print(f"{time.monotonic() - start:.0f} s")
+        self._call.console.print(f"{time.monotonic() - start:.0f} s")
         if not ended.well:
             self._note("failed", name, error=ended.why)
-            self._console.print(f"{name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
+            self._call.failed(name, ended.why)
 
     def _order(self, name: str, target: str) -> Order:
         order: Order = self._arguments.order
         found = calibration(self._lines())
         batch = found["micro_batch"] if found else 0
         spec = replace(
-            order.spec, arm=WAYS[name].arm, method=name, run=self._run, target=target, micro_batch=batch
+            order.spec, arm=WAYS[name].arm, method=name, run=self._call.run, target=target, micro_batch=batch
         )  # fmt: skip
         return replace(order, spec=spec)
 
@@ -151,8 +147,7 @@ class Bench:
         return alike(json_lines.read([*self._arguments.more, self._arguments.raw]), self._arguments.order)
 
     def _note(self, kind: str, method: str = "", **fields: object) -> None:
-        head = {"kind": kind, "method": method, "run": self._run, "at": time.time()}
-        json_lines.append(self._arguments.raw, head | self._arguments.order.sizes | fields)
+        self._call.note(kind, **{"method": method} | self._arguments.order.sizes | fields)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from rich.console import Console
 
 from bench import json_lines, record
 from bench.demo import ROOT
-from bench.gathering import add_options, keep, settle, tell
+from bench.gathering import Call, add_options, keep, settle, tell
 from bench.rank_processes import fits_not, run_ranks
 from bench.throughput_results import alike, fold, show, to_do, unfinished
 from bench.throughput_spec import ARMS, SHAPES, TITAN, TRIALS, Sizes, Spec, Trial
@@ -110,9 +109,7 @@ class Bench:
 
     def __init__(self, arguments: argparse.Namespace, console: Console) -> None:
         self._arguments = arguments
-        self._console = console
-        self._end = time.monotonic() + arguments.deadline - END_S
-        self._run = f"{time.time():.0f}-{os.getpid()}"
+        self._call = Call(arguments, console, END_S)
 
     def run(self) -> None:
         """Everything that is asked for and not there yet."""
@@ -127,26 +124,23 @@ class Bench:
         if reason := _impossible(trial, sizes):
             self._note("skipped", trial.name, **sizes.of(trial.model), reason=reason)
             return
-        left = self._end - time.monotonic()
-        if left < LEAST_S:
-            self._console.print(f"{trial.name}: not started, {left:.0f} s are left before the deadline")
+        if (left := self._call.time_for(trial.name, LEAST_S)) is None:
             return
-        self._console.print(f"{trial.name} ...")
+        self._call.console.print(f"{trial.name} ...")
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="hf-throughput-") as folder:
             traced = 2 if "trace" in parts else 0
-            spec = Spec(trial, sizes, self._run, str(self._arguments.raw), folder, "steps" in parts, traced)
+            spec = Spec(trial, sizes, self._call.run, str(self._arguments.raw), folder, "steps" in parts, traced)
             limit_s = min(left, TRIAL_LIMIT_S)
             ended, said = run_ranks(RANK, spec.to_json(), spec.world, limit_s, cuda=spec.cuda, more=_caches())
-        self._console.print(f"{said.strip()}\n{time.monotonic() - start:.0f} s", soft_wrap=True, markup=False)
+        self._call.console.print(f"{said.strip()}\n{time.monotonic() - start:.0f} s", soft_wrap=True, markup=False)
         if not ended.well:
             cut = ended.late and limit_s < TRIAL_LIMIT_S
             self._note("failed", trial.name, **sizes.of(trial.model), error=ended.why, cut=cut)
-            self._console.print(f"{trial.name} failed: {ended.why}", soft_wrap=True, style="red", markup=False)
+            self._call.failed(trial.name, ended.why)
 
     def _note(self, kind: str, trial: str = "", **fields: object) -> None:
-        line = {"kind": kind, "trial": trial, "run": self._run, "at": time.time(), **fields}
-        json_lines.append(self._arguments.raw, line)
+        self._call.note(kind, trial=trial, **fields)
 
 
 def _impossible(trial: Trial, sizes: Sizes) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.conftest import configured
+from tests.trainer.counting import Count
 from tests.trainer.gloo import run_ranks, whole
 from trainer.model import build, loss_of
 
@@ -58,18 +59,6 @@ def kept_bytes(*overrides: str) -> int:
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor):
         loss_of(model, tokens())
     return kept.bytes
-
-
-class Count(TorchDispatchMode):
-    """How often each operation runs, forward and backward."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.by_name: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.by_name[function.overloadpacket.__name__] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def operations(how: str) -> Counter[str]:

@@ -3,32 +3,17 @@ attention a block asks for."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.trainer.counting import Count
 from trainer import blocks
 from trainer.loss import mean_cross_entropy
 
 TOKENS, WIDTH, VOCABULARY, PIECE = 100, 16, 50, 32
 """The last of four pieces is shorter."""
-
-
-class Count(TorchDispatchMode):
-    """How often each operation runs."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.by_name: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.by_name[function.overloadpacket.__name__] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def made(dtype: torch.dtype = torch.float32, bias: bool = False) -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:

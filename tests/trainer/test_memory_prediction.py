@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from bench.memory_spec import LLAMA_8B
 from holdfast.config import RunConfig, load_profile
 from holdfast.config.gpu_memory import peak
 from trainer import initial
@@ -36,16 +37,7 @@ SMALL = (
     "model.layers=4",
     "model.max_positions=8192",
 )
-LLAMA_8B_BLOCKS = (
-    "model.hidden_size=4096",
-    "model.intermediate_size=14336",
-    "model.heads=32",
-    "model.kv_heads=8",
-    "model.layers=3",
-    "model.vocab_size=128256",
-    "model.max_positions=8192",
-    "data.sequence_length=8192",
-)
+LLAMA_8B_BLOCKS = (*LLAMA_8B, "model.layers=3")
 GPT2 = (
     "model.family=gpt2",
     "model.hidden_size=768",
