@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -140,7 +141,8 @@ def problems_of(faults: list[dict[str, Any]], comparison: dict[str, Any]) -> lis
             continue
         recovered = found[0]["recovered_s"]
         if recovered is None or recovered > limit:
-            problems.append(f"{kind}: training again after {recovered} s, the limit is {limit:g} s")
+            load = f"load of this machine: {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
+            problems.append(f"{kind}: training again: {_seconds(recovered)}; the limit is {limit:g} s ({load})")
     if not comparison["identical"]:
         problems.append(f"final weights differ: {', '.join(comparison['different'][:5])}")
     return problems

@@ -29,3 +29,13 @@ def test_the_demo_ends_with_the_path_of_a_report_of_both_runs(tmp_path: Path, mo
     assert "the broken run" in page and "the clean run" in page
     what_if = section(page, "what-if")
     assert "calibrated on the broken run" in what_if and "recovery.standby off" in what_if
+
+
+def test_a_fault_that_took_too_long_or_never_ended_is_told_with_its_limit_and_the_load_of_the_machine() -> None:
+    slow, never, *_ = demo.LIMITS_S
+    took: dict[str, float | None] = dict.fromkeys(demo.LIMITS_S, 0.5)
+    took |= {slow: demo.LIMITS_S[slow] + 0.3956829, never: None}
+    faults = [{"kind": kind, "recovered_s": seconds} for kind, seconds in took.items()]
+    late, lost = demo.problems_of(faults, {"identical": True})
+    assert late.startswith(f"{slow}: training again: {demo.LIMITS_S[slow] + 0.4:.1f} s; the limit is ")
+    assert lost.startswith(f"{never}: training again: never; the limit is {demo.LIMITS_S[never]:g} s (load of this")
