@@ -23,7 +23,7 @@ from bench import (
     node_recovery_page,
     prediction_page,
     record,
-    savings_page,
+    save_efficiency_page,
     scale_page,
     throughput_page,
     timeouts_page,
@@ -248,7 +248,7 @@ BLOCKS: Mapping[str, Block] = {
     "fault-refusals": lambda *_: faults_page.refusals_table(),
     "ledger-scale": lambda _, folder: ledger_page.headline(folder),
     "throughput": lambda _, folder: throughput_page.throughput(folder, table),
-    "savings": lambda _, folder: savings_page.checkpoints(folder, table),
+    "save-efficiency": lambda _, folder: save_efficiency_page.checkpoints(folder, table),
     "gpu-memory": lambda _, folder: memory_page.memory(folder, table),
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.config.activations import FLOAT32, Block
+from holdfast.config.activation_memory import FLOAT32, Block
 from holdfast.config.instances import CATALOG
 from holdfast.config.model import OTHER
 from holdfast.config.problems import Problem

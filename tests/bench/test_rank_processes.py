@@ -94,6 +94,6 @@ def test_a_failing_rank_says_why_and_ends_at_once_though_a_thread_of_it_goes_on(
 
 
 def test_all_ranks_of_the_three_benches_leave_so() -> None:
-    for name in ("throughput", "savings", "memory"):
+    for name in ("throughput", "save_efficiency", "memory"):
         text = (ROOT / "bench" / "arms" / f"{name}_rank.py").read_text(encoding="utf-8")
         assert text.endswith('if __name__ == "__main__":\n    leave_after(main)\n')

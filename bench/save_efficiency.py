@@ -1,10 +1,10 @@
-"""`python -m bench.savings`: the article's checkpoint experiment: how much of a run with saves is training.
+"""`python -m bench.save_efficiency`: the article's checkpoint experiment: how much of a run with saves is training.
 
 Each arm trains 300 steps of about 0.25 s with a save after every 100th, fsynced, and then waits until the last save is
 durable. The state per GPU is what one of the article's 16 GPUs holds of Llama-3.1-8B with float32 moments. Each arm is
 a process group of its own and adds its line to the raw file at its end; what is there is not run again. On two GPUs:
 
-    python -m bench.savings --raw RAW.jsonl --hardware h200x2 --deadline 570
+    python -m bench.save_efficiency --raw RAW.jsonl --hardware h200x2 --deadline 570
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bench.checkpoint import CPU_SIZES, CUDA_SIZES, file_system
 from bench.checkpoint_spec import Spec
 from bench.gathering import Call, add_options, keep, settle, tell
 from bench.rank_processes import run_ranks
-from bench.savings_results import Line, alike, calibration, finished, fold, show, unfinished
-from bench.savings_spec import WAYS, Order
+from bench.save_efficiency_results import Line, alike, calibration, finished, fold, show, unfinished
+from bench.save_efficiency_spec import WAYS, Order
 
-RANK = "bench.arms.savings_rank"
-ARM_FILES = ("arm", "holdfast_arm", "leaving", "nvrx_arms", "savings_rank", "torch_arms", "workload")
+RANK = "bench.arms.save_efficiency_rank"
+ARM_FILES = ("arm", "holdfast_arm", "leaving", "nvrx_arms", "save_efficiency_rank", "torch_arms", "workload")
 CODE = (
-    "holdfast", "trainer", "bench/savings.py", "bench/savings_spec.py", "bench/checkpoint_spec.py",
+    "holdfast", "trainer", "bench/save_efficiency.py", "bench/save_efficiency_spec.py", "bench/checkpoint_spec.py",
     *(f"bench/arms/{part}.py" for part in ARM_FILES),
 )  # fmt: skip
 """What must not differ from the commit for the numbers to be its numbers."""
@@ -62,7 +62,9 @@ def main() -> int:
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.savings", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.save_efficiency",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--arms", default=",".join(WAYS), help=f"comma-separated: {', '.join(WAYS)}")
     parser.add_argument("--cpu", action="store_true", help="two gloo ranks and a tiny model: tries the bench out")
@@ -74,14 +76,14 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=8, help="files written in parallel by each rank")
     parser.add_argument("--target", type=Path, help="folder to save into (default: a new one in /dev/shm)")
     parser.add_argument("--fold-only", action="store_true", help="measure nothing")
-    add_options(parser, "savings.json", Path("bench") / "savings.jsonl")
+    add_options(parser, "save_efficiency.json", Path("bench") / "save_efficiency.jsonl")
     arguments = parser.parse_args(words)
     arguments.arms = arguments.arms.split(",")
     if unknown := sorted(set(arguments.arms) - set(WAYS)):
         parser.error(f"--arms: there is no {', '.join(unknown)}; there are: {', '.join(WAYS)}")
     if arguments.every < 2 or arguments.steps < arguments.every or arguments.steps % arguments.every:
         parser.error("--steps: a multiple of --every, which is at least 2: the last save is after the last step")
-    settle(arguments, "savings.json", CODE, tried_out=arguments.cpu)
+    settle(arguments, "save_efficiency.json", CODE, tried_out=arguments.cpu)
     arguments.order = _order(arguments)
     return arguments
 
@@ -110,7 +112,7 @@ class Bench:
         parent = self._arguments.target or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
         for name in self._arguments.arms:
             if name not in finished(self._lines()):
-                with tempfile.TemporaryDirectory(prefix="hf-savings-", dir=parent) as target:
+                with tempfile.TemporaryDirectory(prefix="hf-saves-", dir=parent) as target:
                     self._measure(name, target)
 
     def _measure(self, name: str, target: str) -> None:

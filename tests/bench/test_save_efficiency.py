@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench import json_lines, savings, savings_page, savings_projection
+from bench import json_lines, save_efficiency, save_efficiency_page, save_efficiency_projection
 from bench.document import table
-from bench.savings import parse
-from bench.savings_results import COMPUTED_AT, alike, calibration, finished, fold, numbers
+from bench.save_efficiency import parse
+from bench.save_efficiency_results import COMPUTED_AT, alike, calibration, finished, fold, numbers
 from holdfast.config import load_profile
 from holdfast.config.failure_rates import FAILURE_RATES
 
@@ -108,27 +108,27 @@ def test_words_that_make_no_experiment_are_refused(words: list[str], capsys: pyt
 
 
 def test_a_page_without_a_result_says_how_to_get_one(tmp_path: Path) -> None:
-    said = savings_page.savings(tmp_path, table, tmp_path / "none.json")
-    assert said.startswith("Not measured yet") and "bench.savings" in said
+    said = save_efficiency_page.save_efficiency(tmp_path, table, tmp_path / "none.json")
+    assert said.startswith("Not measured yet") and "bench.save_efficiency" in said
 
 
 def test_a_page_has_both_numbers_and_calls_the_computed_one_so(tmp_path: Path) -> None:
-    path = tmp_path / "savings.json"
+    path = tmp_path / "save_efficiency.json"
     lines = [run_line(), arm_line(0.0, drain=7.5), arm_line(2.5, method="sync", content_is_right=False)]
     path.write_text(json.dumps(fold(lines)), encoding="utf-8")
-    said = savings_page.savings(tmp_path, table, path)
+    said = save_efficiency_page.save_efficiency(tmp_path, table, path)
     assert "at an interval of 1,000 (computed)" in said
     assert "| **Holdfast** | 100.0% | **50.0%** |" in said
     assert "Not what had been saved was read back: sync." in said
 
 
 def test_the_projection_says_that_it_is_computed_and_waiting_costs_half_on_the_articles_file_system() -> None:
-    said = savings_projection.projection(table)
+    said = save_efficiency_projection.projection(table)
     assert said.startswith("**Computed, not measured**")
     none = FAILURE_RATES["none"]
-    config = load_profile(savings_projection.PROFILE)
-    waiting = load_profile(savings_projection.PROFILE, ["checkpoint.mode=sync"])
-    share = {one.checkpoint.mode: savings_projection.goodput(one, 2, none) for one in (config, waiting)}
+    config = load_profile(save_efficiency_projection.PROFILE)
+    waiting = load_profile(save_efficiency_projection.PROFILE, ["checkpoint.mode=sync"])
+    share = {one.checkpoint.mode: save_efficiency_projection.goodput(one, 2, none) for one in (config, waiting)}
     assert float(share["sync"].rstrip("*%")) == pytest.approx(100 * 400 / (400 + 411), abs=0.5)
     assert float(share["async"].rstrip("*%")) == pytest.approx(100 * 400 / 411, abs=0.5)
 
@@ -137,8 +137,8 @@ def test_the_projection_says_that_it_is_computed_and_waiting_costs_half_on_the_a
 def test_arms_save_and_drain_on_a_cpu_and_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw, out = tmp_path / "raw.jsonl", tmp_path / "out.json"
     words = ["--cpu", "--steps", "6", "--every", "3", "--arms", "holdfast,dcp", "--target", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["savings", *words, "--raw", str(raw), "--out", str(out), "--commit", "x"])
-    assert savings.main() == 0
+    monkeypatch.setattr(sys, "argv", ["save_efficiency", *words, "--raw", str(raw), "--out", str(out), "--commit", "x"])
+    assert save_efficiency.main() == 0
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert [row["arm"] for row in rows] == ["holdfast", "dcp"]
     for row in rows:
@@ -147,7 +147,7 @@ def test_arms_save_and_drain_on_a_cpu_and_are_not_run_again(tmp_path: Path, monk
     before = json_lines.read([raw])
     sizes = parse(words).order.sizes
     assert all(sizes.items() <= line.items() for line in before)
-    assert savings.main() == 0
+    assert save_efficiency.main() == 0
     assert json_lines.read([raw]) == before
 
 
@@ -156,6 +156,6 @@ def test_arms_that_the_deadline_keeps_from_starting_are_no_success(
 ) -> None:
     words = ["--cpu", "--arms", "nvrx_torch,holdfast", "--deadline", "20", "--commit", "x", "--target", str(tmp_path)]
     files = ["--raw", str(tmp_path / "raw.jsonl"), "--out", str(tmp_path / "out.json")]
-    monkeypatch.setattr(sys, "argv", ["savings", *words, *files])
-    assert savings.main() == 1
+    monkeypatch.setattr(sys, "argv", ["save_efficiency", *words, *files])
+    assert save_efficiency.main() == 1
     assert "still to run, by another call: holdfast\n" in capsys.readouterr().out

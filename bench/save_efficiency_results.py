@@ -1,4 +1,4 @@
-"""From the raw lines of bench.savings to its result: the part of a run that is training, computed twice.
+"""From the raw lines of bench.save_efficiency to its result: the part of a run that is training, computed twice.
 
 The article divides the time outside of its save calls by the wall time; the wait for the last save is in the wall time
 and in no save call, and what a write slows the steps beside it down by is in none either. `efficiency` asks instead how
@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.savings_spec import WAYS, Order
+from bench.save_efficiency_spec import WAYS, Order
 
 Line = Mapping[str, Any]
 SCHEMA = 1

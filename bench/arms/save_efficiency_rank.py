@@ -1,6 +1,6 @@
-"""`python -m bench.arms.savings_rank ORDER`: one rank of a short run that saves every so many steps, and waits at its
-end until its last save is durable. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set. Rank 0 adds a line when it is
-over."""
+"""`python -m bench.arms.save_efficiency_rank ORDER`: one rank of a short run that saves every so many steps, and
+waits at its end until its last save is durable. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set. Rank 0 adds a
+line when it is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from bench import json_lines
 from bench.arms.leaving import leave_after
 from bench.arms.rank import arm_class
-from bench.savings_spec import Order
+from bench.save_efficiency_spec import Order
 
 LEAD_IN = 5
 """Steps that do not count: allocators find their way."""

@@ -1,5 +1,5 @@
-"""The article's checkpoint experiment in the documents, from the kept result of bench.savings, and the article's
-cluster as the planner computes it."""
+"""The article's checkpoint experiment in the documents, from the kept result of bench.save_efficiency, and the
+article's cluster as the planner computes it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from bench.article_page import Table
 from bench.demo import ROOT
-from bench.savings_projection import projection
-from bench.savings_spec import WAYS
+from bench.save_efficiency_projection import projection
+from bench.save_efficiency_spec import WAYS
 
-KEPT = ROOT / "bench" / "results" / "h200x2" / "savings.json"
+KEPT = ROOT / "bench" / "results" / "h200x2" / "save_efficiency.json"
 COLUMNS = (
     "arm", "<efficiency, the article's way", "<with the last save", "<at an interval of {at:,} (computed)",
     "<blocked by each save", "<wait at the end",
 )  # fmt: skip
 NOT_YET = (
-    "Not measured yet: `python -m bench.savings --hardware h200x2` on a machine with two GPUs makes the numbers for "
-    "this place."
+    "Not measured yet: `python -m bench.save_efficiency --hardware h200x2` on a machine with two GPUs makes the numbers "
+    "for this place."
 )
 MEANS = (
     "The article's way divides by the wall time what is left of it without the save calls: neither the wait for the "
@@ -33,10 +33,10 @@ MEANS = (
 
 def checkpoints(folder: Path, table: Table) -> str:
     """The table, and what the planner computes for the article's cluster."""
-    return f"{savings(folder, table)}\n\n{projection(table)}"
+    return f"{save_efficiency(folder, table)}\n\n{projection(table)}"
 
 
-def savings(folder: Path, table: Table, path: Path = KEPT) -> str:
+def save_efficiency(folder: Path, table: Table, path: Path = KEPT) -> str:
     """The table. folder: of the document that says so."""
     if not path.exists():
         return NOT_YET

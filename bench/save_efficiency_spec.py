@@ -1,4 +1,4 @@
-"""What bench.savings compares, and what one of its processes is told. Known to the driver and to the arms."""
+"""What bench.save_efficiency compares, and what one of its processes is told. Known to the driver and to the arms."""
 
 from __future__ import annotations
 
