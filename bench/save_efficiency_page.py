@@ -20,8 +20,8 @@ COLUMNS = (
     "<blocked by each save", "<wait at the end",
 )  # fmt: skip
 NOT_YET = (
-    "Not measured yet: `python -m bench.save_efficiency --hardware h200x2` on a machine with two GPUs makes the numbers "
-    "for this place."
+    "Not measured yet: `python -m bench.save_efficiency --hardware h200x2` on a machine with two GPUs makes the "
+    "numbers for this place."
 )
 MEANS = (
     "The article's way divides by the wall time what is left of it without the save calls: neither the wait for the "
