@@ -77,8 +77,9 @@ class Plan:
 
     def config(self, profile: str, sets: list[str]) -> RunConfig:
         """Its config. Raises ConfigError."""
+        ranks = min(2, load_profile(profile, sets).world_size)
         faults = [
-            {"kind": kind, "step": SETTLE_STEPS * (index + 1), "rank": index % 2}
+            {"kind": kind, "step": SETTLE_STEPS * (index + 1), "rank": index % ranks}
             for index, kind in enumerate(self.kinds)
         ]
         words = [*COMMON, *ARMS[self.arm], *sets, f"training.steps={SETTLE_STEPS * (len(self.kinds) + 1)}"]

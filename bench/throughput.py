@@ -71,7 +71,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.throughput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default=",".join(SHAPES), help="comma-separated: 8b (2 GPUs), 1gpu")
+    parser.add_argument("--models", default=",".join(SHAPES), help="comma-separated: 8b (2 GPUs), 1gpu, 8b-1gpu")
     parser.add_argument("--arms", default=",".join(ARMS), help=f"comma-separated: {', '.join(ARMS)}")
     parser.add_argument("--trial", action="append", help="only this one, by its name; may be repeated (see --list)")
     parser.add_argument("--list", action="store_true", help="print the names of the trials, and end")

@@ -11,9 +11,9 @@ from typing import Any
 from bench.article_page import Table
 from bench.demo import ROOT
 from bench.rank_processes import fits_not
-from bench.throughput_spec import EAGER, HOLDFAST, TITAN
+from bench.throughput_spec import EAGER, GOALS, HOLDFAST, SHAPES, TITAN
 
-KEPT = ROOT / "bench" / "results" / "h200x2" / "throughput.json"
+KEPT = tuple(ROOT / "bench" / "results" / name / "throughput.json" for name in ("h200x2", "h200x1"))
 WORDS = {HOLDFAST: "**Holdfast**", EAGER: "plain FSDP2 script, eager", TITAN: "torchtitan"}
 COLUMNS = (
     "model", "arm", "micro batch", "<checkpointing", "<compiled", "<step", "<tokens/s/GPU", "<MFU", "<causal MFU",
@@ -33,8 +33,8 @@ PARTS = {
 COMPUTED = (
     "MFU counts the model's own operations (6 per multiplying parameter and token, 12 x layers x width x sequence for "
     "attention) by {peak:.0f} TFLOP/s; causal MFU counts half of attention, which is all that a causal mask leaves. "
-    "Every arm trains the same shape on the same tokens, {samples} samples of {sequence} tokens per step; medians of "
-    "{steps} steps. Memory is what the fullest GPU has allocated at its peak."
+    "All arms of a model train the same shape on the same tokens, as many samples of {sequence} tokens per step; "
+    "medians of {steps} steps. Memory is what the fullest GPU has allocated at its peak."
 )
 NOT_YET = (
     "Not measured yet: `python -m bench.throughput --hardware h200x2 --trace` on a machine with two GPUs makes the "
@@ -44,27 +44,44 @@ SHORT_OF = 120
 """Characters of a reason."""
 
 
-def read(path: Path = KEPT) -> dict[str, Any] | None:
+def read(path: Path) -> dict[str, Any] | None:
     """The kept result, if there is one."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def throughput(folder: Path, table: Table, path: Path = KEPT) -> str:
-    """The table, what was aimed at, and where the time goes. folder: of the document that says so."""
-    result = read(path)
-    if result is None:
+def throughput(folder: Path, table: Table, paths: Sequence[Path] = KEPT) -> str:
+    """Of each kept result the table, what was aimed at, and where the time goes; of a goal that none of them has a
+    number for, that it is so. folder: of the document that says so."""
+    found = [(path, result) for path in paths if (result := read(path)) is not None]
+    if not found:
         return NOT_YET
+    parts = [_of_one(folder, table, path, result) for path, result in found]
+    reached = {row["shape"] for _, result in found for row in result["rows"] if _counts(row)}
+    return "\n\n".join([*parts, *(_none_yet(model, goal) for model, goal in GOALS.items() if model not in reached)])
+
+
+def _counts(row: Mapping[str, Any]) -> bool:
+    return row["arm"] == HOLDFAST and "tokens_per_s_per_gpu" in row and row["loss_is_sane"]
+
+
+def _none_yet(model: str, goal: float) -> str:
+    shape = SHAPES[model]
+    return (
+        f"Not measured: {shape.title} on {shape.gpus} GPU{'s' * (shape.gpus > 1)}, where {goal:.0%} MFU is aimed at "
+        f"(`python -m bench.throughput --models {model} --trace` there)."
+    )
+
+
+def _of_one(folder: Path, table: Table, path: Path, result: Mapping[str, Any]) -> str:
     rows = result["rows"]
     measured = [row for row in rows if "tokens_per_s_per_gpu" in row]
     parts = [_source(result, path, folder), table(COLUMNS, [_cells(row) for row in rows])]
-    for model, goal in result["goals"].items():
-        parts += [_verdict(model, goal, measured)]
+    parts += filter(None, (_verdict(model, result["goals"].get(model), measured) for model in SHAPES))
     if measured:
         first = measured[0]
         parts.append(
             COMPUTED.format(
                 peak=result["peak_tflops"],
-                samples=first["samples_per_step"],
                 sequence=first["seq_len"],
                 steps=first["steps"],
             )
@@ -107,13 +124,12 @@ def _short(row: Mapping[str, Any]) -> str:
     return " ".join(str(row.get("skipped") or row.get("error")).split())[:SHORT_OF]
 
 
-def _verdict(model: str, goal: float, measured: Sequence[Mapping[str, Any]]) -> str:
-    mine = [row for row in measured if row["shape"] == model]
-    best = {row["arm"]: row for row in mine if row["best_of_arm"]}
+def _verdict(model: str, goal: float | None, measured: Sequence[Mapping[str, Any]]) -> str:
+    """Of the best row of ours beside the best of each other; nothing if there is none. goal: None if none was set."""
+    best = {row["arm"]: row for row in measured if row["shape"] == model and row["best_of_arm"]}
     if HOLDFAST not in best:
-        return f"Ours has no number for `{model}` yet; aimed at are {goal:.0%}."
+        return ""
     ours = best[HOLDFAST]
-    met = "as was aimed at" if ours["mfu"] >= goal else "MISSING what was aimed at"
     others = [
         f"{ours['tokens_per_s_per_gpu'] / row['tokens_per_s_per_gpu']:.2f} times {WORDS[arm]}"
         for arm, row in best.items()
@@ -122,8 +138,14 @@ def _verdict(model: str, goal: float, measured: Sequence[Mapping[str, Any]]) -> 
     beside = f"; {' and '.join(others)}, each at its best" if others else ""
     return (
         f"{ours['model']} on {ours['gpus']} GPU{'s' * (ours['gpus'] > 1)}: {ours['tokens_per_s_per_gpu']:,.0f} tokens "
-        f"per second and GPU, {ours['mfu']:.1%} MFU, {met} (at least {goal:.0%}){beside}."
+        f"per second and GPU, {ours['mfu']:.1%} MFU{_met(ours['mfu'], goal)}{beside}."
     )
+
+
+def _met(mfu: float, goal: float | None) -> str:
+    if goal is None:
+        return ""
+    return f", {'as was aimed at' if mfu >= goal else 'MISSING what was aimed at'} (at least {goal:.0%})"
 
 
 def _where(

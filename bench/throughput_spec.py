@@ -51,10 +51,13 @@ SHAPES = {
     "8b": Shape("llama-3.1-8b", 2, 4, 32, 4096, 14336, 32, 8, 128256, 8192),
     # Blocks of Llama-3.2-3B. Its embeddings are tied and these are not: torchtitan's Llama cannot.
     "1gpu": Shape("llama-3b", 1, 4, 28, 3072, 8192, 24, 8, 128256, 8192),
+    # Weights, gradients and moments of all of it leave room for one sample, which then pays for a whole update.
+    "8b-1gpu": Shape("llama-3.1-8b", 1, 1, 32, 4096, 14336, 32, 8, 128256, 8192),
 }
 CPU_SHAPES = {
     "8b": Shape("tiny-8b", 2, 4, 3, 64, 192, 4, 2, 512, 64),
     "1gpu": Shape("tiny", 1, 4, 2, 64, 192, 4, 2, 512, 64),
+    "8b-1gpu": Shape("tiny-8b", 1, 1, 3, 64, 192, 4, 2, 512, 64),
 }
 """The same order of things, to try the bench out without a GPU."""
 
@@ -101,11 +104,17 @@ class Trial:
 TRIALS = (
     Trial(HOLDFAST, "8b", 2, "none", True, 2048),
     Trial(HOLDFAST, "1gpu", 4, "none", True, 2048),
+    Trial(HOLDFAST, "8b-1gpu", 1, "selective", True, 2048),
     Trial(EAGER, "8b", 1, "none", False),
     Trial(TITAN, "8b", 2, "selective", True),
     Trial(TITAN, "8b", 1, "none", True),
     Trial(EAGER, "8b", 2, "full", False),
     Trial(EAGER, "1gpu", 1, "none", False),
+    Trial(TITAN, "8b-1gpu", 1, "selective", True),
+    Trial(EAGER, "8b-1gpu", 1, "full", False),
+    Trial(HOLDFAST, "8b-1gpu", 1, "none", True, 2048),
+    Trial(TITAN, "8b-1gpu", 1, "none", True),
+    Trial(EAGER, "8b-1gpu", 1, "none", False),
     Trial(TITAN, "1gpu", 2, "none", True),
     Trial(HOLDFAST, "8b", 2, "selective", True, 2048),
     Trial(EAGER, "8b", 1, "full", False),

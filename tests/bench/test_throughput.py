@@ -163,6 +163,7 @@ def test_the_others_try_all_that_computes_nothing_again_and_may_fit() -> None:
 
 def test_the_goals_come_first_and_a_table_has_one_model_after_the_other() -> None:
     assert [(trial.arm, trial.model) for trial in TRIALS[: len(GOALS)]] == [(HOLDFAST, model) for model in GOALS]
+    assert TRIALS[len(GOALS)].arm == HOLDFAST
     rows = folded(*(steps_line(trial, 2.0) for trial in TRIALS))["rows"]
     assert [row["shape"] for row in rows] == sorted((trial.model for trial in TRIALS), key=list(SHAPES).index)
 
@@ -227,14 +228,14 @@ def test_a_kernel_is_known_by_its_name(name: str, wanted: str) -> None:
 # --- pages ---
 
 
-def kept(tmp_path: Path, *lines: dict[str, Any]) -> Path:
+def kept(tmp_path: Path, *lines: dict[str, Any]) -> list[Path]:
     path = tmp_path / "throughput.json"
     path.write_text(json.dumps(folded(*lines)), encoding="utf-8")
-    return path
+    return [tmp_path / "none.json", path]
 
 
 def test_a_page_without_a_result_says_how_to_get_one(tmp_path: Path) -> None:
-    said = throughput_page.throughput(tmp_path, table, tmp_path / "none.json")
+    said = throughput_page.throughput(tmp_path, table, [tmp_path / "none.json"])
     assert said.startswith("Not measured yet") and "bench.throughput" in said
 
 
@@ -245,7 +246,15 @@ def test_a_page_says_whether_the_goal_is_met_and_beside_whom(tmp_path: Path) -> 
     assert "as was aimed at (at least 45%); 2.00 times plain FSDP2 script, eager" in said
     missed = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(OURS, 9.0)))
     assert "MISSING what was aimed at (at least 45%)" in missed
-    assert "Ours has no number for `1gpu` yet" in missed
+    assert "Not measured: llama-3b on 1 GPU, where 50% MFU is aimed at" in missed
+    assert "llama-3.1-8b on 2 GPUs, where" not in missed
+
+
+def test_a_page_compares_also_where_no_goal_was_set(tmp_path: Path) -> None:
+    ours, plain = (next(t for t in TRIALS if (t.arm, t.model) == (arm, "8b-1gpu")) for arm in (HOLDFAST, EAGER))
+    said = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(ours, 1.0), steps_line(plain, 1.5)))
+    assert "llama-3.1-8b on 1 GPU: 8,192 tokens per second and GPU" in said and "MFU; 1.50 times plain" in said
+    assert "Not measured: llama-3.1-8b on 2 GPUs, where 45% MFU is aimed at" in said
 
 
 def test_a_page_shows_what_does_not_fit_and_where_the_time_goes(tmp_path: Path) -> None:
