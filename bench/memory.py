@@ -1,7 +1,8 @@
 """`python -m bench.memory`: peak GPU memory as `holdfast check` predicts it, and as it is measured.
 
 Each setting runs in processes of its own for three steps of the trainer. What was measured is appended at once to a raw
-file; a further call measures what is missing there, or with --fold-only only makes the result from it. On two GPUs:
+file; a further call measures what is missing there, or with --fold-only only makes the result from it. On two GPUs, or
+with --gpus 1 --hardware h200x1 on one:
 
     python -m bench.memory --hardware h200x2 --raw RAW.jsonl --deadline 500
 """
@@ -59,8 +60,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="two gloo ranks and tiny models; tries the bench out")
     parser.add_argument("--settings", help="comma-separated (default: all)")
     parser.add_argument("--fold-only", action="store_true", help="measure nothing, only fold the raw files")
+    parser.add_argument("--gpus", type=int, default=RANKS, help=f"ranks that share the model (default: {RANKS})")
     add_options(parser, "memory.json", Path("memory") / "settings.jsonl")
     arguments = parser.parse_args(words)
+    if arguments.gpus < 1:
+        parser.error("--gpus: at least 1")
     known = settings(not arguments.cpu)
     arguments.settings = list(known) if arguments.settings is None else arguments.settings.split(",")
     if unknown := sorted(set(arguments.settings) - set(known)):
@@ -76,15 +80,16 @@ def gather(arguments: argparse.Namespace, files: list[Path], console: Console) -
         if (left := call.time_for(name, LEAST_S)) is None:
             return
         start = time.monotonic()
-        found = measure(Order(name, not arguments.cpu), min(left, SETTING_LIMIT_S))
-        json_lines.append(arguments.raw, {"setting": name, "cuda": not arguments.cpu, "commit": at, **found})
+        found = measure(Order(name, not arguments.cpu, arguments.gpus), min(left, SETTING_LIMIT_S))
+        about = {"setting": name, "cuda": not arguments.cpu, "world": arguments.gpus, "commit": at}
+        json_lines.append(arguments.raw, about | found)
         took = f"{time.monotonic() - start:.0f} s"
         console.print(f"{name}: {found.get('error', took)}", soft_wrap=True, markup=False)
 
 
 def measure(order: Order, limit_s: float) -> dict[str, Any]:
     """What the ranks say, or `error`: why they said nothing; and `cut`: it was for want of time in this call."""
-    ended, said = run_ranks(RANK, order.to_json(), RANKS, limit_s, cuda=order.cuda)
+    ended, said = run_ranks(RANK, order.to_json(), order.ranks, limit_s, cuda=order.cuda)
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if not ended.well or not lines:
         cut = ended.late and limit_s < SETTING_LIMIT_S

@@ -10,10 +10,9 @@ from typing import Any
 
 from bench.article_page import Table
 from bench.demo import ROOT
-from bench.memory_spec import RANKS
 from holdfast.config.gpu_memory import CONTEXT_GIB, FRAGMENTS
 
-KEPT = ROOT / "bench" / "results" / "h200x2" / "memory.json"
+KEPT = tuple(ROOT / "bench" / "results" / name / "memory.json" for name in ("h200x2", "h200x1"))
 WHAT = {
     "none": "8 layers of Llama-3.1-8B, nothing computed again",
     "selective": "12 layers, 2 samples, selective",
@@ -42,20 +41,25 @@ COLUMNS = (
 
 
 def memory(folder: Path, table: Table) -> str:
-    """The table, and what it means. folder: of the document that says so."""
-    if not KEPT.exists():
+    """A table for each kept result, and what it means. folder: of the document that says so."""
+    there = [path for path in KEPT if path.exists()]
+    if not there:
         return f"{MARGIN} Not measured yet: `python -m bench.memory` on a machine with two GPUs makes the numbers."
-    made: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
+    return "\n\n".join([MARGIN, *(_of_one(folder, table, path) for path in there)])
+
+
+def _of_one(folder: Path, table: Table, path: Path) -> str:
+    made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows = [row for row in made["rows"] if row.get("error_fraction") is not None]
     good = sum(abs(row["error_fraction"]) <= made["goal"] for row in rows)
-    where = f"{RANKS} x {rows[0]['gpu']}, torch {rows[0]['torch']}, commit {made['commit']}"
+    where = f"{made['gpus']} x {rows[0]['gpu']}, torch {rows[0]['torch']}, commit {made['commit']}"
     failed = [f"{row['setting']}: {row['error']}" for row in made["rows"] if "error" in row]
     return "\n\n".join(
         [
-            f"{MARGIN} Of {len(rows)} settings {good} are predicted within {made['goal']:.0%} of the most that torch's "
+            f"Of {len(rows)} settings {good} are predicted within {made['goal']:.0%} of the most that torch's "
             f"tensors took on any rank; the largest error is {made['largest_error_fraction']:.1%}. Sequences of 8,192 "
             f"tokens and one sample per rank where nothing else is said, output layer and loss in pieces, {where} "
-            f"([raw numbers]({os.path.relpath(KEPT, folder)})).",
+            f"([raw numbers]({os.path.relpath(path, folder)})).",
             table(COLUMNS, [_cells(row) for row in rows]),
             *([f"Not measured: {'; '.join(failed)}."] if failed else []),
         ]

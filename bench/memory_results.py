@@ -34,12 +34,13 @@ ABOUT = (
 CPU = " On a CPU nothing is measured: this tries the bench out, no more."
 
 
-def measured_lines(lines: Sequence[Mapping[str, Any]], cuda: bool) -> dict[str, Mapping[str, Any]]:
+def measured_lines(lines: Sequence[Mapping[str, Any]], cuda: bool, ranks: int) -> dict[str, Mapping[str, Any]]:
     """The newest measurement of each setting. Of one that has none the newest failure, with `failures`, how often it
     has failed, and `given_up`: why it is not tried again, or nothing."""
     found: dict[str, Mapping[str, Any]] = {}
     for name in settings(cuda):
-        mine = [line for line in lines if line.get("cuda") is cuda and line.get("setting") == name]
+        alike = {"setting": name, "cuda": cuda, "world": ranks}
+        mine = [line for line in lines if alike.items() <= line.items()]
         good = [line for line in mine if "error" not in line]
         if mine:
             found[name] = good[-1] if good else {**mine[-1], "failures": len(mine), "given_up": given_up(mine)}
@@ -48,16 +49,16 @@ def measured_lines(lines: Sequence[Mapping[str, Any]], cuda: bool) -> dict[str, 
 
 def missing(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> list[str]:
     """Settings that are asked for and still to be measured, in order; what failed most often comes last."""
-    found = measured_lines(lines, not arguments.cpu)
+    found = measured_lines(lines, not arguments.cpu, arguments.gpus)
     left = [name for name in arguments.settings if name not in found or found[name].get("given_up") == ""]
     return sorted(left, key=lambda name: int(found[name]["failures"]) if name in found else 0)
 
 
 def result(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> dict[str, Any] | None:
     """The kept file, or None if nothing was measured."""
-    cuda = not arguments.cpu
-    found = measured_lines(lines, cuda)
-    rows = [_row(found[name], cuda) for name in settings(cuda) if name in found]
+    cuda, ranks = not arguments.cpu, arguments.gpus
+    found = measured_lines(lines, cuda, ranks)
+    rows = [_row(found[name], Order(name, cuda, ranks)) for name in settings(cuda) if name in found]
     if all("error" in row for row in rows):
         return None
     commits = sorted({line["commit"] for line in found.values()})
@@ -65,7 +66,8 @@ def result(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) ->
     return {
         "schema": SCHEMA,
         "about": ABOUT + CPU * arguments.cpu,
-        **machine(Order(next(iter(found)), cuda).config),
+        **machine(Order(next(iter(found)), cuda, ranks).config),
+        "gpus": ranks,
         "commit": ", ".join(commits),
         "goal": GOAL,
         "largest_error_fraction": max(errors, default=None),
@@ -73,13 +75,12 @@ def result(lines: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) ->
     }
 
 
-def _row(line: Mapping[str, Any], cuda: bool) -> dict[str, Any]:
-    config = Order(line["setting"], cuda).config
-    found = gpu_memory.peak(config)
+def _row(line: Mapping[str, Any], order: Order) -> dict[str, Any]:
+    found = gpu_memory.peak(order.config)
     assert found is not None, f"{line['setting']}: the bench has models with formulas only"
     predicted = {
         "setting": line["setting"],
-        "overrides": settings(cuda)[line["setting"]].overrides(),
+        "overrides": settings(order.cuda)[order.setting].overrides(order.ranks),
         "predicted_gib": found.gib,
         "moment": found.moment,
         "parts": {name: size / GIB for name, size in found.parts.items()},

@@ -10,6 +10,7 @@ from holdfast.config import RunConfig, load_profile
 STEPS = 3
 """Steps of each setting: the first one sets up, the peak of the others is that of a long run."""
 RANKS = 2
+"""GPUs, unless it is said otherwise; a machine with one has larger shards."""
 GOAL = 0.10
 """A prediction may be off by this part of what was measured."""
 LLAMA_8B = (
@@ -48,9 +49,9 @@ class Setting:
     samples: int = 1
     passes: int = 1
 
-    def overrides(self) -> list[str]:
+    def overrides(self, ranks: int) -> list[str]:
         """All of it, for a config."""
-        batch = self.samples * self.passes * RANKS
+        batch = self.samples * self.passes * ranks
         return [*self.sets, f"training.micro_batch_size={self.samples}", f"training.global_batch_size={batch}"]
 
 
@@ -83,6 +84,7 @@ class Order:
 
     setting: str
     cuda: bool
+    ranks: int = RANKS
 
     def to_json(self) -> str:
         """For the command line of a rank."""
@@ -97,9 +99,8 @@ class Order:
     def config(self) -> RunConfig:
         """The config of the setting."""
         setting = settings(self.cuda)[self.setting]
-        if self.cuda:
-            return load_profile("gpu-local", [f"cluster.ranks_per_node={RANKS}", *setting.overrides()])
-        return load_profile("cpu-test", [f"cluster.nodes={RANKS}", *setting.overrides()])
+        profile, key = ("gpu-local", "cluster.ranks_per_node") if self.cuda else ("cpu-test", "cluster.nodes")
+        return load_profile(profile, [f"{key}={self.ranks}", *setting.overrides(self.ranks)])
 
 
 def settings(cuda: bool) -> dict[str, Setting]:

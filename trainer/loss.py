@@ -24,6 +24,8 @@ def compute_inside(model: nn.Module, chunk_tokens: int | None, *, whole_forward:
     the output layer does; then all at once.
     """
     plain = model.forward
+    if not whole_forward:
+        _in_output_layer(model.get_output_embeddings(), chunk_tokens)  # type: ignore[operator]
 
     def forward(*args: Any, targets: torch.Tensor | None = None, **keywords: Any) -> Any:
         if targets is None:
@@ -33,9 +35,20 @@ def compute_inside(model: nn.Module, chunk_tokens: int | None, *, whole_forward:
         body: Any = model.base_model
         output: Any = model.get_output_embeddings()  # type: ignore[operator]
         hidden = body(*args, use_cache=False, **keywords)[0].flatten(0, 1)
-        return mean_cross_entropy(output, hidden, targets.flatten(), chunk_tokens)
+        return output(hidden, targets=targets.flatten())
 
     model.forward = forward  # an attribute of this model alone; the names of its parameters stay
+
+
+def _in_output_layer(output: nn.Module, chunk_tokens: int | None) -> None:
+    """From now on `output(hidden, targets=...)` is the loss: where the layer is an FSDP unit of its own, its weight is
+    there while the layer is called, and only then."""
+    loss = CrossEntropy(output, chunk_tokens)  # before it is sharded: that gives it another type
+
+    def forward(hidden: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        return loss.plain(hidden) if targets is None else loss.mean(hidden, targets)
+
+    output.forward = forward
 
 
 def _of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -44,37 +57,45 @@ def _of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def mean_cross_entropy(
-    output: nn.Module, hidden: torch.Tensor, targets: torch.Tensor, chunk_tokens: int | None
-) -> torch.Tensor:
-    """Mean over tokens. hidden: [tokens, width]. targets: [tokens]. output: width -> vocabulary."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
+class CrossEntropy:
+    """Of an output layer of any kind, width -> vocabulary."""
 
-    if chunk_tokens is None or chunk_tokens >= len(targets):
-        return functional.cross_entropy(output(hidden).float(), targets)
-    if type(output) is nn.Linear and getattr(output, "bias", None) is None:
-        total = _in_pieces().apply(hidden, output.weight, targets, chunk_tokens, torch.is_grad_enabled())
-    else:
-        total = _computed_again(output, hidden, targets, chunk_tokens)
-    mean: torch.Tensor = total / len(targets)
-    return mean
+    def __init__(self, output: nn.Module, chunk_tokens: int | None) -> None:
+        from torch import nn
 
+        self._output = output
+        self._chunk_tokens = chunk_tokens
+        self._is_one_product = type(output) is nn.Linear and output.bias is None
+        self.plain = output.forward
 
-def _computed_again(output: nn.Module, hidden: torch.Tensor, targets: torch.Tensor, chunk_tokens: int) -> torch.Tensor:
-    """The sum over tokens for an output layer of any kind: backward computes each piece again."""
-    import torch
-    from torch.nn import functional
-    from torch.utils.checkpoint import checkpoint
+    def mean(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Over tokens, a float32 scalar. hidden: [tokens, width]. targets: [tokens]."""
+        import torch
+        from torch.nn import functional
 
-    def of_piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(output(part).float(), wanted, reduction="sum")
+        chunk_tokens = self._chunk_tokens
+        if chunk_tokens is None or chunk_tokens >= len(targets):
+            return functional.cross_entropy(self.plain(hidden).float(), targets)
+        if self._is_one_product:
+            total = _in_pieces().apply(hidden, self._output.weight, targets, chunk_tokens, torch.is_grad_enabled())
+        else:
+            total = self._computed_again(hidden, targets, chunk_tokens)
+        mean: torch.Tensor = total / len(targets)
+        return mean
 
-    total = torch.zeros((), device=hidden.device)
-    for part, wanted in zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
-        total = total + checkpoint(of_piece, part, wanted, use_reentrant=False, preserve_rng_state=False)
-    return total
+    def _computed_again(self, hidden: torch.Tensor, targets: torch.Tensor, chunk_tokens: int) -> torch.Tensor:
+        """The sum over tokens for an output layer of any kind: backward computes each piece again."""
+        import torch
+        from torch.nn import functional
+        from torch.utils.checkpoint import checkpoint
+
+        def of_piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(self.plain(part).float(), wanted, reduction="sum")
+
+        total = torch.zeros((), device=hidden.device)
+        for part, wanted in zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
+            total = total + checkpoint(of_piece, part, wanted, use_reentrant=False, preserve_rng_state=False)
+        return total
 
 
 @cache

@@ -1,14 +1,16 @@
-"""How a model is spread over ranks: FSDP2, one unit per transformer block and one for the rest."""
+"""How a model is spread over ranks: FSDP2, a unit for each block, each of two large tables, and the rest."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import RunConfig
+from holdfast.config.model import OTHER
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -66,4 +68,20 @@ def shard(model: nn.Module, mesh: DeviceMesh, config: RunConfig) -> None:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in blocks(model):
         fully_shard(block, mesh=mesh, mp_policy=policy)
+    if config.model.family != OTHER:
+        _shard_tables(model, mesh, policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _shard_tables(model: Any, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
+    """Make units of the input embeddings and the output layer, so that each is gathered only where it is at work, and
+    is reduced while others compute. One table for both is at work at both ends of a pass: it stays in the unit of the
+    whole. A family that is not known may use its tables outside of their modules."""
+    from torch.distributed.fsdp import fully_shard
+
+    embeddings, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if embeddings.weight is output.weight:
+        return
+    fully_shard(embeddings, mesh=mesh, mp_policy=policy)
+    embeddings.set_unshard_in_backward(False)  # which tokens there were is all that its gradient needs
+    fully_shard(output, mesh=mesh, mp_policy=policy, reshard_after_forward=False)  # its backward follows at once

@@ -79,6 +79,7 @@ def _timed(arm: Arm, spec: Spec) -> dict[str, Any]:
     that the arm itself does not wait for."""
     if spec.cuda:
         torch.cuda.reset_peak_memory_stats()
+    retries = _retries(spec)
     dist.barrier()
     clock = Clock(spec.cuda)
     clock.stamp()
@@ -95,6 +96,7 @@ def _timed(arm: Arm, spec: Spec) -> dict[str, Any]:
         "last_loss": float(loss),
         "peak_gib": memory[0],
         "peak_reserved_gib": memory[1],
+        "alloc_retries": max(_gathered(_retries(spec) - retries)),
         "graphs": _graphs(),
         "settings": arm.settings(),
     }
@@ -104,6 +106,11 @@ def _peak_gib(spec: Spec) -> list[float]:
     if not spec.cuda:
         return [0.0, 0.0]
     return [torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB]
+
+
+def _retries(spec: Spec) -> int:
+    """How often the allocator had to give memory back to the GPU, and to wait for it, before it found room."""
+    return int(torch.cuda.memory_stats()["num_alloc_retries"]) if spec.cuda else 0
 
 
 def _graphs() -> int:

@@ -1,8 +1,9 @@
 """Peak GPU memory of one rank in a training step, in closed form: what is allocated at each moment that may be the
 worst one, part by part.
 
-Modelled is what trainer/ does: FSDP2 over all ranks with one unit per block and one for embeddings and output layer,
-float32 shards of weights, gradients and moments, gathered weights of the compute type, gradients reduced in float32.
+Modelled is what trainer/ does: FSDP2 over all ranks with one unit per block, one each for untied tables of embeddings
+and output layer, and one for the rest (with a table that is both); float32 shards of weights, gradients and moments,
+gathered weights of the compute type, gradients reduced in float32.
 Not modelled, and covered by `reserve_bytes`: what other than torch's tensors takes memory, and fragments.
 """
 
@@ -145,6 +146,8 @@ class _Step:
         self._vocabulary = model.vocab_size
         self._head = model.vocab_size * model.hidden_size
         self._untied = not model.tie_embeddings
+        self._whole = self._rest - (2 * self._head if self._untied else 0)
+        """Parameters in the unit of the whole."""
         self._width = model.intermediate_size * model.hidden_size
         self._reduces_last = training.reduce_gradients == "last_pass"
         self._accumulates = training.global_batch_size // (ranks * training.micro_batch_size) > 1
@@ -169,15 +172,32 @@ class _Step:
         return Peak(name, state | parts)
 
     def _gathered(self, index: int) -> int:
-        """Weights of the compute type: those outside of blocks stay gathered over the whole pass; those of the block
-        `index` are there while it computes (there is none at the loss), and those of the block before it arrive
-        meanwhile, where there is anybody to send them."""
-        computes, arrives = index < self._layers, index > 0 and self._ranks > 1
-        return self._block.element * (self._rest + (computes + arrives) * self._weights)
+        """Weights of the compute type: those of the unit of the whole stay gathered over the whole pass; those of the
+        block `index` are there while it computes, and those of the block before it arrive meanwhile, where there is
+        anybody to send them."""
+        arrives = index > 0 and self._ranks > 1
+        return self._block.element * (self._whole + (1 + arrives) * self._weights)
+
+    def _gathered_at_loss(self) -> int:
+        """The same at the loss, where an untied output layer is gathered. In pieces the worst moment is in forward:
+        the buffer in which the last unit came is kept until others are gathered. Else it is in backward, and the last
+        block arrives."""
+        buffer = self._head if self._untied and self._chunk < self._tokens else self._weights
+        return self._block.element * (self._rest - self._head * self._untied + buffer * (self._ranks > 1))
 
     def _reduction(self, index: int) -> int:
-        """Float32 gradients of the block behind, until they have been reduced."""
-        return FLOAT32 * self._weights if index < self._layers - 1 else 0
+        """Float32 gradients of the unit behind, until they have been reduced."""
+        if index < self._layers - 1:
+            return FLOAT32 * self._weights
+        return FLOAT32 * self._head if self._untied else 0
+
+    def _reduced(self, index: int) -> int:
+        """Parameters behind the block `index`, whose gradients have been reduced."""
+        return (self._layers - 1 - index) * self._weights + (self._head if self._untied else 0)
+
+    def _waiting(self) -> int:
+        """Gradient of the one table that is also the input embeddings, until they have theirs."""
+        return 0 if self._untied else self._block.element * self._head
 
     def _kept(self, blocks: int) -> int:
         bits = self._tokens * self._block.length if self._block.masked and self._block.policy != "none" else 0
@@ -200,7 +220,7 @@ class _Step:
             "in the loss",
             0,
             **{
-                "gathered weights": self._gathered(self._layers),
+                "gathered weights": self._gathered_at_loss(),
                 "activations": self._kept(self._layers) + self._tokens * block.norms // 2,
                 "logits and loss": loss,
             },
@@ -212,13 +232,13 @@ class _Step:
         extra = block.mask if block.policy != "none" else 0
         return self._moment(
             "in backward",
-            (self._layers - 1 - index) * self._weights,
+            self._reduced(index),
             **{
                 "gathered weights": self._gathered(index),
                 "activations": self._kept(index),
                 "one block": self._tokens * (working + extra) + block.element * self._width,
                 "reduction": self._reduction(index),
-                "output layer's gradient": block.element * self._head,
+                "output layer's gradient": self._waiting(),
             },
         )
 
@@ -226,36 +246,36 @@ class _Step:
         block = self._block
         return self._moment(
             "in backward",
-            (self._layers - 1 - index) * self._weights,
+            self._reduced(index),
             **{
                 "gathered weights": self._gathered(index),
                 "activations": self._kept(index),
                 "one block": self._tokens * block.gradients_at_end + block.element * self._weights,
                 "reduction": self._reduction(index),
-                "output layer's gradient": block.element * self._head,
+                "output layer's gradient": self._waiting(),
             },
         )
 
     def _in_embedding(self) -> Peak:
-        """The gradient of the table of input embeddings, dense, beside that of the output layer."""
+        """The gradient of the table of input embeddings, dense; beside that of the output layer if it is the same."""
         e = self._block.element
+        own = self._head + self._whole if self._untied else max(self._rest, 2 * self._head)
         return self._moment(
             "at the end of backward",
-            self._layers * self._weights,
+            self._reduced(-1),
             **{
-                "gathered weights": e * self._rest,
-                "gradients outside of blocks": e * max(self._rest, 2 * self._head),
+                "gathered weights": e * self._whole,
+                "gradients outside of blocks": e * own,
                 "reduction": FLOAT32 * self._weights,
             },
         )
 
     def _in_last_reduction(self) -> Peak:
-        """Embeddings and output layer have one unit: their gradients are reduced together, in float32. FSDP lets go of
-        them before it makes room for the result, but for the last one, an untied output layer's."""
-        e, whole = self._block.element, FLOAT32 * self._rest
-        held = e * self._head if self._untied and self._ranks > 1 else 0
+        """Of the table of input embeddings and what is in one unit with it. FSDP lets go of the gradients before it
+        makes room for the result."""
+        count = self._head if self._untied else self._rest
         return self._moment(
             "at the end of backward",
-            self._layers * self._weights,
-            reduction=whole + max(e * self._rest, whole // self._ranks + held),
+            self._reduced(-1),
+            reduction=FLOAT32 * count + max(self._block.element * count, FLOAT32 * count // self._ranks),
         )

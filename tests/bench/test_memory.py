@@ -18,7 +18,7 @@ from holdfast.config import gpu_memory
 from holdfast.config.sizing import GIB
 
 H200_GIB = 139
-MASKS = {"setting": "masks", "cuda": False, "commit": "abc", "gpu": "", "torch": "", "ranks": []}
+MASKS = {"setting": "masks", "cuda": False, "world": RANKS, "commit": "abc", "gpu": "", "torch": "", "ranks": []}
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,7 +32,15 @@ def line(setting: str, allocated_gib: float, commit: str = "abc", **more: Any) -
         }
         for part in (allocated_gib, 0.9 * allocated_gib)
     ]
-    return {"setting": setting, "cuda": True, "commit": commit, "gpu": "H200", "torch": "2.11", "ranks": ranks} | more
+    return {
+        "setting": setting,
+        "cuda": True,
+        "world": RANKS,
+        "commit": commit,
+        "gpu": "H200",
+        "torch": "2.11",
+        "ranks": ranks,
+    } | more
 
 
 def predicted_gib(setting: str) -> float:
@@ -67,7 +75,7 @@ def test_a_prediction_is_compared_with_the_rank_that_took_most() -> None:
     assert row["predicted_gib"] == pytest.approx(sum(row["parts"].values()))
     assert row["measured_reserved_gib"] == pytest.approx(1.1 * row["measured_allocated_gib"])
     assert row["measured_used_gib"] == pytest.approx(1.2 * row["measured_allocated_gib"])
-    assert row["overrides"] == SETTINGS["full"].overrides() and made["commit"] == "abc"
+    assert row["overrides"] == SETTINGS["full"].overrides(RANKS) and made["commit"] == "abc"
 
 
 def test_a_prediction_that_is_too_small_counts_as_much_as_one_that_is_too_large() -> None:
@@ -77,7 +85,7 @@ def test_a_prediction_that_is_too_small_counts_as_much_as_one_that_is_too_large(
 
 
 def test_the_newest_measurement_counts_and_no_later_failure_takes_it_away() -> None:
-    failure = {"setting": "none", "cuda": True, "commit": "new", "error": "killed"}
+    failure = {"setting": "none", "cuda": True, "world": RANKS, "commit": "new", "error": "killed"}
     lines = [line("none", 10.0, "old"), line("none", 20.0, "new"), failure]
     made = result(lines, arguments())
     assert made is not None and made["rows"][0]["measured_allocated_gib"] == 20.0 and made["commit"] == "new"
@@ -86,7 +94,7 @@ def test_the_newest_measurement_counts_and_no_later_failure_takes_it_away() -> N
 
 
 def failure(setting: str, error: str, **more: Any) -> dict[str, Any]:
-    return {"setting": setting, "cuda": True, "commit": "abc", "error": error, **more}
+    return {"setting": setting, "cuda": True, "world": RANKS, "commit": "abc", "error": error, **more}
 
 
 def test_what_was_never_tried_is_measured_before_what_has_failed() -> None:
@@ -120,7 +128,15 @@ def test_a_limit_below_a_settings_own_is_a_cut(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_cpus_lines_are_no_measurements_of_a_gpu() -> None:
-    cpu = {"setting": "none", "cuda": False, "commit": "abc", "gpu": "", "torch": "2.13", "ranks": [{}, {}]}
+    cpu = {
+        "setting": "none",
+        "cuda": False,
+        "world": RANKS,
+        "commit": "abc",
+        "gpu": "",
+        "torch": "2.13",
+        "ranks": [{}, {}],
+    }
     assert missing([cpu], arguments()) == list(SETTINGS)
     assert missing([cpu], arguments("--cpu")) == [name for name in CPU_SETTINGS if name != "none"]
     made = result([cpu], arguments("--cpu"))
@@ -146,7 +162,7 @@ def test_a_further_call_measures_only_what_is_missing_and_adds_to_the_file(
     assert main() == 1 and asked == ["none", "masks"]
     assert main() == 0 and asked == ["none", "masks", "masks"]
     assert main() == 0 and len(asked) == 3 and len(json_lines.read([raw])) == 3
-    given_up = [{"setting": "masks", "cuda": False, "commit": "abc", "error": "killed"}] * 2
+    given_up = [{"setting": "masks", "cuda": False, "world": RANKS, "commit": "abc", "error": "killed"}] * 2
     raw.write_text("".join(json.dumps(one) + "\n" for one in [json_lines.read([raw])[0], *given_up]))
     assert main() == 1 and len(asked) == 3, "given up, and not measured"
     raw.write_text("".join(json.dumps(one) + "\n" for one in [json_lines.read([raw])[0], MASKS]))
@@ -170,10 +186,10 @@ def test_wrong_words_are_one_message_and_code_2(words: list[str], capsys: pytest
 
 def test_documents_show_gpus_only_and_say_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "memory.json"
-    monkeypatch.setattr(memory_page, "KEPT", kept)
+    monkeypatch.setattr(memory_page, "KEPT", (tmp_path / "none.json", kept))
     assert "Not measured yet" in memory_page.memory(tmp_path, document.table)
     good, bad = predicted_gib("full"), predicted_gib("none")
-    failure = {"setting": "8b", "cuda": True, "commit": "abc", "error": "out of memory"}
+    failure = {"setting": "8b", "cuda": True, "world": RANKS, "commit": "abc", "error": "out of memory"}
     kept.write_text(json.dumps(result([line("full", good / 1.04), line("none", bad / 1.3), failure], arguments())))
     said = memory_page.memory(tmp_path, document.table)
     assert "Of 2 settings 1 are predicted within 10%" in said and "the largest error is 30.0%" in said

@@ -37,8 +37,9 @@ def run_line(run: str = "r") -> dict[str, Any]:
 def steps_line(trial: Trial, seconds: float, **changed: Any) -> dict[str, Any]:
     line = {
         "kind": "steps", "trial": trial.name, "run": "r", "each_s": [seconds] * 10, "median_s": seconds,
-        "first_loss": GUESS, "last_loss": GUESS - 1, "peak_gib": 100.0, "peak_reserved_gib": 110.0, "graphs": 1,
-        "settings": {}, "built_s": 9.0, "warm_s": 60.0, "versions": {"torch": "2.11.0"}, "gpus": ["NVIDIA H200"] * 2,
+        "first_loss": GUESS, "last_loss": GUESS - 1, "peak_gib": 100.0, "peak_reserved_gib": 110.0, "alloc_retries": 0,
+        "graphs": 1, "settings": {}, "built_s": 9.0, "warm_s": 60.0, "versions": {"torch": "2.11.0"},
+        "gpus": ["NVIDIA H200"] * 2,
     }  # fmt: skip
     return line | SIZES.of(trial.model) | changed
 

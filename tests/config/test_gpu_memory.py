@@ -47,7 +47,7 @@ def test_logits_in_pieces_take_a_part_of_whole_ones() -> None:
     sets = ["data.sequence_length=8192"]
     whole, pieces = (of(P5X2, *sets, f"training.loss_chunk_tokens={chunk}") for chunk in ("null", "1024"))
     assert whole.parts["logits and loss"] == 12 * 8192 * 128256
-    assert whole.bytes - pieces.bytes > 0.7 * whole.parts["logits and loss"]
+    assert whole.bytes - pieces.bytes > 0.65 * whole.parts["logits and loss"]
 
 
 @pytest.mark.parametrize("samples", [1, 2, 4])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tests.trainer.counting import Count
 from trainer import blocks
-from trainer.loss import mean_cross_entropy
+from trainer.loss import CrossEntropy
 
 TOKENS, WIDTH, VOCABULARY, PIECE = 100, 16, 50, 32
 """The last of four pieces is shorter."""
@@ -34,7 +34,7 @@ def test_pieces_give_the_loss_and_the_gradients_of_the_whole(bias: bool) -> None
     torch.autograd.backward(whole)
     expected = gradients(output, hidden)
     output, hidden, targets = made(bias=bias)
-    loss = mean_cross_entropy(output, hidden, targets, PIECE)
+    loss = CrossEntropy(output, PIECE).mean(hidden, targets)
     torch.autograd.backward(loss)
     assert float(loss.detach()) == pytest.approx(float(whole.detach()), rel=1e-6)
     found = gradients(output, hidden)
@@ -46,10 +46,10 @@ def test_pieces_give_the_loss_and_the_gradients_of_the_whole(bias: bool) -> None
 def test_a_factor_that_bfloat16_cannot_hold_does_not_shift_all_gradients() -> None:
     factor = 1 / 3  # 0.3340 in bfloat16, 0.2 % too large
     output, hidden, targets = made(torch.bfloat16)
-    torch.autograd.backward(mean_cross_entropy(output, hidden, targets, PIECE) * factor)
+    torch.autograd.backward(CrossEntropy(output, PIECE).mean(hidden, targets) * factor)
     scaled = gradients(output, hidden)
     output, hidden, targets = made(torch.bfloat16)
-    torch.autograd.backward(mean_cross_entropy(output, hidden, targets, PIECE))
+    torch.autograd.backward(CrossEntropy(output, PIECE).mean(hidden, targets))
     for one, plain in zip(scaled, gradients(output, hidden), strict=True):
         ratio = float((one * plain).sum() / plain.square().sum())
         assert ratio == pytest.approx(factor, rel=5e-4)
@@ -58,14 +58,14 @@ def test_a_factor_that_bfloat16_cannot_hold_does_not_shift_all_gradients() -> No
 def test_no_product_of_the_output_layer_is_computed_twice() -> None:
     output, hidden, targets = made()
     with Count() as count:
-        torch.autograd.backward(mean_cross_entropy(output, hidden, targets, PIECE))
+        torch.autograd.backward(CrossEntropy(output, PIECE).mean(hidden, targets))
     assert count.by_name["mm"] + count.by_name["addmm_"] == 3 * 4, "logits and two gradients of each of four pieces"
 
 
 def test_without_gradients_only_the_logits_are_computed() -> None:
     output, hidden, targets = made()
     with Count() as count, torch.no_grad():
-        loss = mean_cross_entropy(output, hidden, targets, PIECE)
+        loss = CrossEntropy(output, PIECE).mean(hidden, targets)
     assert count.by_name["mm"] == 4 and count.by_name["addmm_"] == 0
     assert float(loss) == pytest.approx(float(functional.cross_entropy(output(hidden), targets).detach()), rel=1e-6)
 
