@@ -18,11 +18,13 @@ ARG EFA_KEY_FINGERPRINT=4E9091BCBB97A96B26B15E59A05480B1DD2D3CCC
 
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
-# numactl: NVRx binds ranks to memory with it. The versions are those of the Ubuntu release.
+# numactl: NVRx binds ranks to memory with it. g++ and Python's headers: training.compile calls a compiler at run time.
+# The versions are those of the Ubuntu release.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
-      ca-certificates curl gnupg numactl "python${PYTHON_VERSION}" "python${PYTHON_VERSION}-venv" \
+      ca-certificates curl g++ gnupg numactl \
+      "python${PYTHON_VERSION}" "python${PYTHON_VERSION}-dev" "python${PYTHON_VERSION}-venv" \
  && rm -rf /var/lib/apt/lists/*
 
 # libfabric, rdma-core and aws-ofi-nccl in the versions that AWS ships together; signed by the key named above. The kernel

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -109,7 +110,10 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage(), local)
     try:
         in_process.run(
-            config, identity, lambda attempt: _attempt(attempt, survivors), lambda: run.terminal() is not None
+            config,
+            identity,
+            lambda attempt, started: _attempt(attempt, survivors, started),
+            lambda: run.terminal() is not None,
         )
     finally:
         writer.close()
@@ -118,8 +122,8 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     return names.EXIT_COMPLETE
 
 
-def _attempt(attempt: Attempt, survivors: object) -> None:
-    """One attempt, with its start, its end and its failure on record."""
+def _attempt(attempt: Attempt, survivors: object, started: Callable[[], None]) -> None:
+    """One attempt, with its start, its end and its failure on record. started: called when its first steps are over."""
     from trainer.checkpoint.restore import NoCheckpoint
     from trainer.checkpoint.saving import SavesKeepFailing
     from trainer.restart import failures
@@ -135,7 +139,7 @@ def _attempt(attempt: Attempt, survivors: object) -> None:
         _require_fit_node(config, run)
     try:
         require_room(config, run, identity.world_size, identity.local_rank)
-        train(attempt, survivors)
+        train(attempt, survivors, started)
     except Leaving as leaving:
         log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)
         survivors.pulse.leave()

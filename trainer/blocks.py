@@ -6,10 +6,13 @@ checkpoints. Hooks (FSDP's, the straggler's clock) run around it, outside of com
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config import ConfigError, Problem
 from holdfast.config.schema import Training
 
 if TYPE_CHECKING:
@@ -19,9 +22,12 @@ Forward = Callable[..., Any]
 
 
 def prepare(blocks: list[nn.Module], training: Training) -> None:
-    """Do to each block what the config says. Call before the blocks are sharded."""
+    """Do to each block what the config says. Call before the blocks are sharded. Raises ConfigError if they are to be
+    compiled and nothing here can."""
     import torch
 
+    if training.compile:
+        _require_compiler()
     faster = _prefers_cudnn()
     for block in blocks:
         forward: Forward = _cudnn_first(block.forward) if faster else block.forward
@@ -31,6 +37,15 @@ def prepare(blocks: list[nn.Module], training: Training) -> None:
             forward = torch.compile(forward)
         if forward is not block.forward:
             block.forward = forward
+
+
+def _require_compiler() -> None:
+    """Triton and torch's inductor call a C compiler in the first step; that is late to learn that there is none."""
+    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+    if not any(map(shutil.which, wanted)):
+        why = f"torch.compile needs a C compiler, and there is none here (looked for {', '.join(wanted)} on PATH)"
+        remedy = "use this project's Dockerfile, which installs one with Python's headers, or training.compile: false"
+        raise ConfigError([Problem("training.compile", True, why, remedy)])
 
 
 def _prefers_cudnn() -> bool:

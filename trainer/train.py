@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,9 +50,9 @@ class Survivors:
         self.faults = Faults(self.config.faults, self.run, self.identity.rank, self.log, lambda: self.writer.pid)
 
 
-def train(attempt: Attempt, survivors: Survivors) -> None:
+def train(attempt: Attempt, survivors: Survivors, started: Callable[[], None]) -> None:
     """Train from the newest committed step to the last, or raise. Returns after the final commit. Raises Leaving if all
-    ranks were asked to leave before.
+    ranks were asked to leave before. started: called once the first steps are over.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.distributed_c10d import _get_default_store
@@ -96,6 +97,8 @@ def train(attempt: Attempt, survivors: Survivors) -> None:
                 survivors.step = step
                 # The first steps build what later ones reuse (lazy initialization, compilation): init's limit.
                 warm = step - first >= config.recovery.warmup_steps
+                if step - first == config.recovery.warmup_steps:
+                    started()
                 section = names.SECTION_STEP if warm else names.SECTION_INIT
                 with pulse.section(section), log.span("step", step=step) as span, own.step():
                     faults.strike("forward", step)

@@ -30,6 +30,7 @@ SECTION_LIMITS: Mapping[str, str] = {
     **dict.fromkeys(OF_A_SAVE, "recovery.checkpoint_section_timeout_s"),
 }
 """Phase -> limit of the rank monitor's section that it lies in."""
+STARTING: tuple[FaultPhase, ...] = ("start_up", "restore")
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Detector:
     in_job: str = ""
 
     def limit(self, phase: FaultPhase, in_process: bool) -> str:
-        """Dotted key of the limit within which it is noticed; empty if nobody has to notice."""
-        key = self.in_process if in_process else self.in_job
+        """Dotted key of the limit within which it is noticed; empty if nobody has to notice. in_process: layer 1 is
+        on; while an attempt starts it takes nothing for a hang."""
+        key = self.in_process if in_process and not (self.in_job == "section" and phase in STARTING) else self.in_job
         return SECTION_LIMITS[phase] if key == "section" else key
 
 

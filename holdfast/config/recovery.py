@@ -49,9 +49,10 @@ class Recovery(StopRules, Watching, Elasticity, Standby):
     """Steps after a restart for which step and out-of-section limits are the init limit (lazy initialization)."""
 
     in_process_soft_timeout_s: Seconds = 60
-    """No progress for so long: the step is aborted and restarted in process."""
+    """No progress for so long: the step is aborted and restarted in process. Not before warmup_steps are over; until
+    then the sections' limits count."""
     in_process_hard_timeout_s: Seconds = 90
-    """No progress for so long: the process is killed, and layer 2 takes over."""
+    """No progress for so long: the process is killed, and layer 2 takes over. Likewise."""
     in_process_heartbeat_timeout_s: Seconds = 30
     """A rank whose monitor process is silent for so long counts as lost."""
     in_process_barrier_timeout_s: Seconds = 120

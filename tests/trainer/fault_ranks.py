@@ -125,7 +125,7 @@ def _attempts(survivors: Any, generation: int, store: Any) -> tuple[int, str]:
             time.sleep(0.01)
         survivors.log.point("attempt_start", restart=number)
         try:
-            train(Attempt(generation, 0, number), survivors)
+            train(Attempt(generation, 0, number), survivors, lambda: None)
         except Exception as error:  # noqa: BLE001  whatever it is, another attempt is the answer
             survivors.log.point("attempt_end", restart=number, outcome="exception", error=repr(error)[:300])
             ended = repr(error)

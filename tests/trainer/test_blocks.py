@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from holdfast.config import ConfigError
 from tests.trainer.conftest import configured
 from tests.trainer.counting import Count
 from tests.trainer.gloo import run_ranks, whole
+from trainer import blocks
 from trainer.model import build, loss_of
 
 ROOT = Path(__file__).parents[2]
@@ -208,3 +210,12 @@ def test_compiled_code_outlives_the_rank_in_the_scratch_of_its_pod(tmp_path: Pat
     assert {Path(folder).parts[: len(tmp_path.parts)] for folder in kept.values()} == {tmp_path.parts}
     assert set(kept) == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
     assert _compiler_cache(configured(), tmp_path) == {}
+
+
+def test_no_compiler_is_known_before_the_first_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ConfigError, match=r"training\.compile = True: torch\.compile needs a C compiler"):
+        blocks.prepare([], configured("training.compile=true").training)
+    (tmp_path / "cc").touch(0o755)
+    blocks.prepare([], configured("training.compile=true").training)

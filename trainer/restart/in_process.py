@@ -8,6 +8,7 @@ port has to be free. NVRx's own default puts the store into rank 0's process, wh
 # annotation is the class itself, not its name.
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -27,24 +28,33 @@ LAST_CALL = timedelta(seconds=0.02)
 ranks are named in one message; they are restarted either way."""
 
 
+Body = Callable[[Attempt, Callable[[], None]], None]
+"""One attempt. It calls its second argument once what may take long is behind it: start-up, restore, first steps."""
+
+
 def preload() -> None:
     """Import what `run` needs if recovery.in_process."""
     import nvidia_resiliency_ext.inprocess  # noqa: F401
 
 
-def run(config: RunConfig, identity: Identity, body: Callable[[Attempt], None], stopped: Callable[[], bool]) -> None:
-    """Call body(attempt) until it returns; restart it in this process on a fault if recovery.in_process.
+def run(config: RunConfig, identity: Identity, body: Body, stopped: Callable[[], bool]) -> None:
+    """Call body(attempt, started) until it returns; restart it in this process on a fault if recovery.in_process.
+
+    Before `started` is called, nothing is taken for a hang here: a rank that waits for a slow peer's restore, or for
+    code to be compiled, looks like one. The sections of layer 2 have limits for that.
 
     stopped: whether the stop rule has spoken; then no restart is made and the process ends, for layer 2 to see.
     """
     if not config.recovery.in_process:
-        body(Attempt(identity.generation, identity.cycle, 0))
+        body(Attempt(identity.generation, identity.cycle, 0), lambda: None)
         return
     from nvidia_resiliency_ext import inprocess
 
     def attempt_of(wrapper: inprocess.CallWrapper) -> None:
         try:
-            body(Attempt(identity.generation, identity.cycle, wrapper.iteration))
+            with ExitStack() as starting:
+                starting.enter_context(wrapper.disable_hang_protection())
+                body(Attempt(identity.generation, identity.cycle, wrapper.iteration), starting.close)
         except BaseException as error:
             # The wrapper keeps the exception, and with it every frame of the dead attempt.
             release(error, gloo=config.device == "cpu")

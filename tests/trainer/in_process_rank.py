@@ -1,0 +1,47 @@
+"""One rank under NVRx's wrapper whose main thread stands still: `python -m tests.trainer.in_process_rank STORE WHERE`.
+
+WHERE: `starting` or `started`. Prints a line per attempt; only the first one stands still.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from holdfast.config import load_profile
+from trainer.restart import in_process
+from trainer.runtime import Attempt, Identity
+
+SOFT_S, STILL_S = 2.0, 6.0
+SETS = (
+    "cluster.nodes=1",
+    "recovery.in_process=true",
+    f"recovery.in_process_soft_timeout_s={SOFT_S}",
+    "recovery.in_process_hard_timeout_s=15",
+    "recovery.process_group_timeout_s=1.5",
+)
+
+
+def main() -> None:
+    """Run attempts until one comes to its end."""
+    store, where = sys.argv[1:]
+
+    def body(attempt: Attempt, started: Callable[[], None]) -> None:
+        print(f"attempt {attempt.restart}", flush=True)
+        if where == "starting" and attempt.restart == 0:
+            time.sleep(STILL_S)
+            for _ in range(200):  # Python runs again: there a restart would strike
+                time.sleep(0.01)
+        started()
+        if where == "started" and attempt.restart == 0:
+            time.sleep(STILL_S)
+            while True:  # there it strikes
+                time.sleep(0.01)
+
+    config = load_profile("cpu-test", [*SETS])
+    in_process.run(config, Identity(0, 1, 0, 1, 0, "", "", store), body, lambda: False)
+
+
+if __name__ == "__main__":
+    main()
