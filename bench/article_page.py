@@ -13,7 +13,7 @@ from typing import Any
 from bench.demo import ROOT
 
 RESULTS = ROOT / "bench" / "results"
-HARDWARE = ("h200x2", "cpu")
+HARDWARE = ("h200x2", "h200x1", "cpu")
 """Folders of results, the one to show first."""
 COLUMNS = (
     "arm",
@@ -53,7 +53,7 @@ def faults(folder: Path, table: Table) -> str:
 
 def cost(folder: Path) -> str:
     """What carrying all of it costs a step. folder: of the document that says so."""
-    path = kept("ft_cost.json", HARDWARE[:1])
+    path = kept("ft_cost.json", HARDWARE[:2])
     if path is None:
         return "Not measured yet: `python -m bench.ft_cost` on a machine with two GPUs makes the number for this place."
     made = json.loads(path.read_text(encoding="utf-8"))

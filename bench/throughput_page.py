@@ -13,10 +13,13 @@ from bench.demo import ROOT
 from bench.rank_processes import fits_not
 from bench.throughput_spec import EAGER, GOALS, HOLDFAST, SHAPES, TITAN
 
-KEPT = tuple(ROOT / "bench" / "results" / name / "throughput.json" for name in ("h200x2", "h200x1"))
+KEPT = tuple(
+    ROOT / "bench" / "results" / name
+    for name in ("h200x2/throughput.json", "h200x1/throughput.json", "h200x1/throughput_again.json")
+)
 WORDS = {HOLDFAST: "**Holdfast**", EAGER: "plain FSDP2 script, eager", TITAN: "torchtitan"}
 COLUMNS = (
-    "model", "arm", "micro batch", "<checkpointing", "<compiled", "<step", "<tokens/s/GPU", "<MFU", "<causal MFU",
+    "model", "arm", "<micro batch", "checkpointing", "compiled", "<step", "<tokens/s/GPU", "<MFU", "<causal MFU",
     "<peak memory",
 )  # fmt: skip
 PARTS = {
@@ -39,6 +42,10 @@ COMPUTED = (
 NOT_YET = (
     "Not measured yet: `python -m bench.throughput --hardware h200x2 --trace` on a machine with two GPUs makes the "
     "numbers for this place."
+)
+ALONE = (
+    "On one GPU torchtitan leaves FSDP out, and neither copies nor reduces anything; ours and the plain script keep "
+    "it, as a cluster has it."
 )
 SHORT_OF = 120
 """Characters of a reason."""
@@ -86,8 +93,21 @@ def _of_one(folder: Path, table: Table, path: Path, result: Mapping[str, Any]) -
                 steps=first["steps"],
             )
         )
+    parts += _notes(measured)
     where = _where(result, measured)
     return "\n\n".join([*parts, *([where[0], table(*where[1])] if where else [])])
+
+
+def _notes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader has to know to compare these rows."""
+    notes = []
+    if any(row["gpus"] == 1 and row["arm"] == TITAN for row in measured):
+        notes.append(ALONE)
+    full = [row for row in measured if row["alloc_retries"]]
+    if full:
+        often = ", ".join(f"{row['trial']} {row['alloc_retries']} times in {row['steps']} steps" for row in full)
+        notes.append(f"The GPU was full, and the allocator had to give memory back and wait for it: {often}.")
+    return notes
 
 
 def _source(result: Mapping[str, Any], path: Path, folder: Path) -> str:

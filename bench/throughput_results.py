@@ -131,7 +131,7 @@ def _numbers(shape: Shape, steps: Line) -> dict[str, Any]:
         "mfu_causal": tokens * causal_flops_per_token(shape) / (PEAK_TFLOPS * 1e12),
         "peak_gib": steps["peak_gib"],
         "peak_reserved_gib": steps["peak_reserved_gib"],
-        "alloc_retries": steps["alloc_retries"],
+        "alloc_retries": steps.get("alloc_retries"),  # lines of the first calls have none
         "steps": len(steps["each_s"]),
         "step_s": steps["median_s"],
         "step_spread_s": pstdev(steps["each_s"]),
@@ -184,7 +184,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
             f"{row['mfu_causal']:.2%}",
             f"{row['peak_gib']:.1f}",
             f"{row['peak_reserved_gib']:.1f}",
-            str(row["alloc_retries"]),
+            "-" if row["alloc_retries"] is None else str(row["alloc_retries"]),
             str(row["compiled_graphs"]),
             f"{row['first_loss']:.2f} -> {row['last_loss']:.2f}{'' if row['loss_is_sane'] else ' WRONG'}",
         )

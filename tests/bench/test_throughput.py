@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import json_lines, throughput, throughput_page
+from bench import json_lines, throughput
 from bench.arms.throughput_holdfast import settings
 from bench.arms.throughput_trace import IDLE, KINDS, NCCL, kind, partition, summary
-from bench.document import table
 from bench.rank_processes import run_ranks
 from bench.throughput import parse
 from bench.throughput_results import PEAK_TFLOPS, alike, fold, missing, to_do
@@ -20,41 +18,22 @@ from bench.throughput_spec import CPU_SHAPES, EAGER, GOALS, HOLDFAST, SHAPES, TI
 from holdfast.config import gpu_memory
 from holdfast.config.flops import flops_per_token
 from holdfast.config.sizing import GIB
+from tests.bench.throughput_lines import (
+    GUESS,
+    NO_ROOM,
+    OURS,
+    PLAIN,
+    SIZES,
+    failed_line,
+    folded,
+    row_of,
+    run_line,
+    steps_line,
+)
 
-OURS = next(trial for trial in TRIALS if trial.arm == HOLDFAST and trial.model == "8b")
-PLAIN = next(trial for trial in TRIALS if trial.arm == EAGER and trial.model == "8b")
-GUESS = math.log(SHAPES["8b"].vocabulary)
 LIMIT_S = 150.0
-SIZES, CPU_SIZES = Sizes(True, 4, 10), Sizes(False, 1, 4)
-NO_ROOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+CPU_SIZES = Sizes(False, 1, 4)
 H200_GIB = 139
-
-
-def run_line(run: str = "r") -> dict[str, Any]:
-    return {"kind": "run", "trial": "", "run": run, "commit": "abc", "hardware": {"cores": 32}}
-
-
-def steps_line(trial: Trial, seconds: float, **changed: Any) -> dict[str, Any]:
-    line = {
-        "kind": "steps", "trial": trial.name, "run": "r", "each_s": [seconds] * 10, "median_s": seconds,
-        "first_loss": GUESS, "last_loss": GUESS - 1, "peak_gib": 100.0, "peak_reserved_gib": 110.0, "alloc_retries": 0,
-        "graphs": 1, "settings": {}, "built_s": 9.0, "warm_s": 60.0, "versions": {"torch": "2.11.0"},
-        "gpus": ["NVIDIA H200"] * 2,
-    }  # fmt: skip
-    return line | SIZES.of(trial.model) | changed
-
-
-def failed_line(trial: Trial, error: str, **changed: Any) -> dict[str, Any]:
-    return {"kind": "failed", "trial": trial.name, "run": "r", "error": error, **SIZES.of(trial.model)} | changed
-
-
-def folded(*lines: dict[str, Any]) -> dict[str, Any]:
-    return fold([run_line(), *lines], SIZES)
-
-
-def row_of(result: dict[str, Any], trial: Trial) -> dict[str, Any]:
-    found: dict[str, Any] = next(row for row in result["rows"] if row["trial"] == trial.name)
-    return found
 
 
 def test_the_eight_billion_model_has_the_published_operations_per_token() -> None:
@@ -224,47 +203,6 @@ def test_a_summary_adds_up_and_leaves_named_stretches_of_time_out() -> None:
 )
 def test_a_kernel_is_known_by_its_name(name: str, wanted: str) -> None:
     assert kind(name) == wanted
-
-
-# --- pages ---
-
-
-def kept(tmp_path: Path, *lines: dict[str, Any]) -> list[Path]:
-    path = tmp_path / "throughput.json"
-    path.write_text(json.dumps(folded(*lines)), encoding="utf-8")
-    return [tmp_path / "none.json", path]
-
-
-def test_a_page_without_a_result_says_how_to_get_one(tmp_path: Path) -> None:
-    said = throughput_page.throughput(tmp_path, table, [tmp_path / "none.json"])
-    assert said.startswith("Not measured yet") and "bench.throughput" in said
-
-
-def test_a_page_says_whether_the_goal_is_met_and_beside_whom(tmp_path: Path) -> None:
-    said = throughput_page.throughput(
-        tmp_path, table, kept(tmp_path, steps_line(OURS, 1.5), steps_line(PLAIN, 3.0))
-    )  # fmt: skip
-    assert "as was aimed at (at least 45%); 2.00 times plain FSDP2 script, eager" in said
-    missed = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(OURS, 9.0)))
-    assert "MISSING what was aimed at (at least 45%)" in missed
-    assert "Not measured: llama-3b on 1 GPU, where 50% MFU is aimed at" in missed
-    assert "llama-3.1-8b on 2 GPUs, where" not in missed
-
-
-def test_a_page_compares_also_where_no_goal_was_set(tmp_path: Path) -> None:
-    ours, plain = (next(t for t in TRIALS if (t.arm, t.model) == (arm, "8b-1gpu")) for arm in (HOLDFAST, EAGER))
-    said = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(ours, 1.0), steps_line(plain, 1.5)))
-    assert "llama-3.1-8b on 1 GPU: 8,192 tokens per second and GPU" in said and "MFU; 1.50 times plain" in said
-    assert "Not measured: llama-3.1-8b on 2 GPUs, where 45% MFU is aimed at" in said
-
-
-def test_a_page_shows_what_does_not_fit_and_where_the_time_goes(tmp_path: Path) -> None:
-    where = {
-        "kind": "trace", "trial": OURS.name, "run": "r", **SIZES.of(OURS.model), **summary([("nvjet", 0, 3_000_000)], 1)
-    }  # fmt: skip
-    failed = failed_line(PLAIN, NO_ROOM)
-    said = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(OURS, 1.5), where, failed))
-    assert "| does not fit |" in said and "| matrix products | 3.0 |" in said
 
 
 # --- arms on a CPU ---

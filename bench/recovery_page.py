@@ -1,0 +1,86 @@
+"""Seconds from a fault to the next step in the documents, from the kept results of bench.recovery. A CPU's are shown
+where no GPU has any."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.demo import ROOT
+
+RESULTS = ROOT / "bench" / "results"
+MACHINES = {"h200x2": "2 x H200", "h200x1": "1 x H200"}
+"""Folder of results -> what it was, the one to show first."""
+GOALS_S = {"exception": 3.0, "nccl_hang": 6.0, "sigkill": 8.0}
+"""What is aimed at on two GPUs."""
+WORDS = {
+    "exception": "a rank raises",
+    "nccl_hang": "a rank leaves a collective waiting",
+    "hang": "a rank leaves a collective waiting",
+    "sigkill": "a rank is killed",
+}
+ARMS = {
+    "holdfast": "**Holdfast**",
+    "no-standby": "without standby interpreters",
+    "stock-pauses": "also with the pauses of NVRx",
+    "nvrx-defaults": "NVRx's defaults",
+}
+LAYERS = {"in_process": "in process", "in_job": "in job"}
+COLUMNS = (
+    "fault", "what is on", "cured", "<recoveries", "<median", "<least to most", "<goal on 2 GPUs",
+    "where the time goes",
+)  # fmt: skip
+ALONE = (
+    "One GPU has one rank: nobody waits for it in a collective, so that this machine says nothing about a hang. It has "
+    "all of the state, which two ranks would share."
+)
+SMALL_S = 0.05
+Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]
+"""Columns and rows as Markdown."""
+
+
+def recoveries(folder: Path, table: Table, results: Path = RESULTS) -> str:
+    """A table for each machine. folder: of the document that says so."""
+    found = [results / name / "recovery.json" for name in MACHINES]
+    there = [path for path in found if path.exists()] or [results / "cpu" / "recovery.json"]
+    parts = [_of_one(folder, table, path) for path in there if path.exists()]
+    if found[0] not in there:
+        parts.append(
+            "Not measured on two GPUs: `python -m bench.recovery --profile gpu-local --set cluster.ranks_per_node=2 "
+            "--hardware h200x2 --deadline 560`."
+        )
+    return "\n\n".join(parts)
+
+
+def _of_one(folder: Path, table: Table, path: Path) -> str:
+    made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    name = path.parent.name
+    machine = MACHINES.get(name, f"{made['hardware']['cores']} CPU cores")
+    versions, link = made["versions"], os.path.relpath(path, folder)
+    said = (
+        f"From the fault to the end of the next finished step on {machine}, torch {versions['torch']}, NVRx "
+        f"{versions['nvidia-resiliency-ext']}, commit {made['commit']} ([raw numbers]({link}))."
+    )
+    rows = sorted(made["rows"], key=lambda row: (list(WORDS).index(row["fault"]), list(ARMS).index(row["arm"])))
+    return "\n\n".join([said, *([ALONE] if name == "h200x1" else []), table(COLUMNS, [_cells(row) for row in rows])])
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    each: Sequence[float] = row["all_s"]
+    goal = GOALS_S.get(row["fault"]) if row["arm"] == "holdfast" else None
+    parts = [
+        f"{name.replace('_', ' ')} {took:.1f} s" for name, took in row["breakdown_s"].items() if (took or 0) >= SMALL_S
+    ]
+    return [
+        WORDS[row["fault"]],
+        ARMS[row["arm"]],
+        LAYERS.get(row["layer"], row["layer"]),
+        str(row["n"]),
+        f"{row['median_s']:.1f} s",
+        f"{min(each):.1f} to {max(each):.1f} s",
+        "" if goal is None else f"{goal:g} s",
+        ", ".join(parts),
+    ]
