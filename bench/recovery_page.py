@@ -55,6 +55,22 @@ def recoveries(folder: Path, table: Table, results: Path = RESULTS) -> str:
     return "\n\n".join(parts)
 
 
+def headline(folder: Path, results: Path = RESULTS) -> str:
+    """Medians of ours, of the GPUs to show first; nothing if there are none. folder: of the document that says so."""
+    path = next((path for name in MACHINES if (path := results / name / "recovery.json").exists()), None)
+    if path is None:
+        return ""
+    made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    ours = {row["fault"]: row for row in made["rows"] if row["arm"] == "holdfast"}
+    said = ", ".join(
+        f"{ours[fault]['median_s']:.1f} s after {words} ({LAYERS.get(ours[fault]['layer'], ours[fault]['layer'])})"
+        for fault, words in WORDS.items()
+        if fault in ours
+    )
+    page = os.path.relpath(RESULTS.parents[1] / "docs" / "results.md", folder)
+    return f"On {MACHINES[path.parent.name]} the next step is finished {said}: medians, [with their parts]({page})."
+
+
 def _of_one(folder: Path, table: Table, path: Path) -> str:
     made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     name = path.parent.name

@@ -67,6 +67,31 @@ def throughput(folder: Path, table: Table, paths: Sequence[Path] = KEPT) -> str:
     return "\n\n".join([*parts, *(_none_yet(model, goal) for model, goal in GOALS.items() if model not in reached)])
 
 
+def headline(folder: Path, paths: Sequence[Path] = KEPT) -> str:
+    """MFU of ours beside that of others, of the first kept result; nothing if there is none. folder: of the document
+    that says so."""
+    result = next((result for path in paths if (result := read(path)) is not None), None)
+    if result is None:
+        return ""
+    best = [row for row in result["rows"] if row.get("best_of_arm")]
+    said = "; ".join(filter(None, (_in_short([row for row in best if row["shape"] == model]) for model in SHAPES)))
+    page = os.path.relpath(ROOT / "docs" / "results.md", folder)
+    return f"MFU: {said} ([settings, traces, and what is not measured]({page}))."
+
+
+def _in_short(best: Sequence[Mapping[str, Any]]) -> str:
+    """The best rows of one model; nothing if ours has none."""
+    by_arm = {row["arm"]: row for row in best}
+    if HOLDFAST not in by_arm:
+        return ""
+    ours = by_arm.pop(HOLDFAST)
+    others = ", ".join(f"{WORDS[arm]} {row['mfu']:.1%}" for arm, row in by_arm.items())
+    return (
+        f"{ours['mfu']:.1%} for {ours['model']} on {ours['gpus']} GPU{'s' * (ours['gpus'] > 1)}"
+        f"{f' ({others})' * bool(others)}"
+    )
+
+
 def _counts(row: Mapping[str, Any]) -> bool:
     return row["arm"] == HOLDFAST and "tokens_per_s_per_gpu" in row and row["loss_is_sane"]
 

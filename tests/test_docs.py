@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import document, record, timeouts_page
+from bench import demo_page, document, record, timeouts_page
 from bench.demo import FAULTS
 from holdfast import cli
 from holdfast.commands.run import read_config
@@ -96,7 +96,7 @@ def test_the_kept_measurement_is_of_the_demo_as_it_is() -> None:
     assert {(fault["kind"], fault["step"]) for fault in measured.summary["faults"]} == planned
     assert measured.summary["weights_identical"] is measured.comparison["identical"] is True
     assert sum(measured.summary["buckets"].values()) == pytest.approx(measured.broken["wall_s"])
-    assert set(document.DOING) == set(PARTS)
+    assert set(demo_page.DOING) == set(PARTS)
 
 
 def test_all_limits_of_the_config_are_in_the_table_of_timeouts() -> None:

@@ -60,3 +60,12 @@ def test_a_cpu_is_shown_where_no_gpu_has_any_and_nothing_where_nothing_is(tmp_pa
 def test_every_arm_and_fault_of_the_bench_has_its_words() -> None:
     assert recovery_page.ARMS.keys() == ARMS.keys()
     assert len(recovery_page.WORDS) == len(KINDS) + 1, "a hang has one name on GPUs and one on CPUs"
+
+
+def test_the_headline_is_of_the_first_machine_and_of_ours(tmp_path: Path) -> None:
+    assert recovery_page.headline(tmp_path, tmp_path) == ""
+    keep(tmp_path, "h200x1", sample("exception", 2.9), sample("exception", 5.0, "nvrx-defaults"))
+    assert (
+        "On 1 x H200 the next step is finished 2.9 s after a rank raises (in process): medians"
+        in recovery_page.headline(tmp_path, tmp_path)
+    )

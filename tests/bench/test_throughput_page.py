@@ -58,3 +58,10 @@ def test_a_page_shows_what_does_not_fit_and_where_the_time_goes(tmp_path: Path) 
     failed = failed_line(PLAIN, NO_ROOM)
     said = throughput_page.throughput(tmp_path, table, kept(tmp_path, steps_line(OURS, 1.5), where, failed))
     assert "| does not fit |" in said and "| matrix products | 3.0 |" in said
+
+
+def test_the_headline_has_ours_beside_the_others_and_nothing_without_a_number(tmp_path: Path) -> None:
+    assert throughput_page.headline(tmp_path, [tmp_path / "none.json"]) == ""
+    said = throughput_page.headline(tmp_path, kept(tmp_path, steps_line(OURS, 1.5), steps_line(PLAIN, 3.0)))
+    ours, plain = (row["mfu"] for row in folded(steps_line(OURS, 1.5), steps_line(PLAIN, 3.0))["rows"])
+    assert f"{ours:.1%} for llama-3.1-8b on 2 GPUs (plain FSDP2 script, eager {plain:.1%})" in said
