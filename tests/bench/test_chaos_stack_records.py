@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.chaos.stack.records import CODE, Line, WorkFile, code_sha256, folded, good, keep
+from bench.chaos.stack.records import CODE, LINES, Line, WorkFile, begun_elsewhere, code_sha256, folded, good, keep
 
 
 def _line(seed: int, **fields: Any) -> Line:
@@ -110,10 +110,33 @@ def test_all_promises_kept_is_good(tmp_path: Path) -> None:
 
 
 def test_a_few_schedules_do_not_replace_many_of_the_same_code(tmp_path: Path) -> None:
-    path = tmp_path / "kept.json"
-    assert not keep({"schedules": 0, "code_sha256": "a"}, {"date": "0"}, path) and not path.exists()
-    assert keep({"schedules": 200, "code_sha256": "a"}, {"date": "1"}, path)
-    assert not keep({"schedules": 3, "code_sha256": "a"}, {"date": "2"}, path)
-    assert json.loads(path.read_text())["schedules"] == 200
-    assert keep({"schedules": 3, "code_sha256": "b"}, {"date": "3"}, path)
-    assert json.loads(path.read_text()) == {"schema": 1, "date": "3", "schedules": 3, "code_sha256": "b"}
+    path = tmp_path / "kept" / "chaos.json"
+
+    def done(count: int, code: str) -> WorkFile:
+        work = WorkFile(tmp_path / f"{code}{count}.jsonl", code)
+        for seed in range(count):
+            work.add(_line(seed))
+        return work
+
+    assert not keep(done(0, "a"), {"date": "0"}, path) and not path.exists()
+    assert keep(done(5, "a"), {"date": "1"}, path)
+    assert not keep(done(3, "a"), {"date": "2"}, path)
+    assert json.loads(path.read_text())["schedules"] == 5
+    assert len(WorkFile(path.with_name(LINES), "a").lines) == 5
+    assert keep(done(3, "b"), {"date": "3"}, path)
+    assert json.loads(path.read_text())["schedules"] == 3
+    assert len(WorkFile(path.with_name(LINES), "b").lines) == 3
+
+
+def test_another_copy_of_the_repository_goes_on_with_the_lines_that_are_kept(tmp_path: Path) -> None:
+    there, result = tmp_path / "there.jsonl", tmp_path / "chaos.json"
+    work = WorkFile(there, "code")
+    work.add(_line(0))
+    assert keep(work, {}, result)
+    begun_elsewhere(tmp_path / "new" / "schedules.jsonl", "code", result)
+    assert WorkFile(tmp_path / "new" / "schedules.jsonl", "code").missing(range(2)) == [1]
+    begun_elsewhere(tmp_path / "other.jsonl", "other code", result)
+    assert not (tmp_path / "other.jsonl").exists()
+    WorkFile(tmp_path / "begun.jsonl", "code").add(_line(7))
+    begun_elsewhere(tmp_path / "begun.jsonl", "code", result)
+    assert WorkFile(tmp_path / "begun.jsonl", "code").missing(range(2)) == [0, 1], "what was begun here stays"

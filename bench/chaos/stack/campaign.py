@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.chaos.stack.job import Interrupted
-from bench.chaos.stack.records import Line, WorkFile
+from bench.chaos.stack.records import Line
 from bench.chaos.stack.schedule import Schedule
 from bench.chaos.stack.trial import attempt
 from bench.chaos.stack.weights import Weights
@@ -74,6 +74,6 @@ class StackCampaign:
             self._show(line, witnesses)
 
 
-def work_file(out: Path, code: str) -> WorkFile:
-    """The lines of all seeds that were done with this code."""
-    return WorkFile(out / "schedules.jsonl", code)
+def work_path(out: Path) -> Path:
+    """File with the lines of all seeds that were done."""
+    return out / "schedules.jsonl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from bench.chaos.stack.campaign import StackCampaign, repeat, work_file
-from bench.chaos.stack.records import KEPT, Line, code_sha256, folded, good, keep
+from bench.chaos.stack.campaign import StackCampaign, repeat, work_path
+from bench.chaos.stack.records import KEPT, Line, WorkFile, begun_elsewhere, code_sha256, folded, good, keep
 from bench.chaos.stack.weights import BrokenPeace
 
 _SHOWN = ("schedules", "complete", "wrong_weights", "restarts", "failed")
@@ -14,8 +14,9 @@ _SHOWN = ("schedules", "complete", "wrong_weights", "restarts", "failed")
 
 def run(options: argparse.Namespace, about: dict[str, Any]) -> bool:
     """Whether everything that is promised held for every seed so far. about: what is kept beside the sum."""
-    out, code = options.out / "stack", code_sha256()
-    work = work_file(out, code)
+    out, code, result = options.out / "stack", code_sha256(), options.result or KEPT
+    begun_elsewhere(work_path(out), code, result)
+    work = WorkFile(work_path(out), code)
     missing = work.missing(range(options.seeds))
     done = options.seeds - len(missing)
     print(f"chaos: {done} of {options.seeds} schedules are done; work file {work.path}", flush=True)
@@ -34,8 +35,7 @@ def run(options: argparse.Namespace, about: dict[str, Any]) -> bool:
     if code_sha256() != code:
         print("not kept: the code has changed meanwhile, so that nobody knows what was put to the test")
         return False
-    result = options.result or KEPT
-    written = keep(total, about, result)
+    written = keep(work, about, result)
     print(f"{'kept in' if written else 'not kept, there are not fewer schedules in'} {result}")
     return good(total) and not broken
 

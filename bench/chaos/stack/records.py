@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,8 @@ from bench.chaos.stack.schedule import PROFILE
 from bench.demo import ROOT
 
 KEPT = ROOT / "bench" / "results" / "cpu" / "chaos.json"
+LINES = "chaos_schedules.jsonl"
+"""Beside the sum: its lines, so that a campaign goes on in another copy of the repository."""
 CODE = (
     "trainer",
     "k8s",
@@ -129,6 +132,18 @@ def good(total: dict[str, Any]) -> bool:
     return not total["failed"] and total["schedules"] == total["complete"]
 
 
-def keep(total: dict[str, Any], about: dict[str, Any], path: Path = KEPT) -> bool:
-    """Write the result, unless it counts nothing or fewer schedules of the same code. True if written."""
-    return kept.keep("schedules", total, about, path)
+def keep(work: WorkFile, about: dict[str, Any], path: Path = KEPT) -> bool:
+    """Write the result and its lines, unless it counts nothing or fewer schedules of the same code. True if written."""
+    written = kept.keep("schedules", folded(work), about, path)
+    if written:
+        shutil.copyfile(work.path, path.with_name(LINES))
+    return written
+
+
+def begun_elsewhere(work: Path, code: str, path: Path = KEPT) -> None:
+    """Go on with the lines that are kept beside a result, if they are of this code and nothing was begun here."""
+    lines = path.with_name(LINES)
+    first = json_lines.read([lines])[:1]
+    if not work.exists() and first == [{"code_sha256": code}]:
+        work.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(lines, work)
