@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.article_page import Table
 from bench.demo import ROOT
+from bench.memory_spec import SETTINGS
 from holdfast.config.gpu_memory import CONTEXT_GIB, FRAGMENTS
 
 KEPT = tuple(ROOT / "bench" / "results" / name / "memory.json" for name in ("h200x2", "h200x1"))
@@ -25,6 +26,14 @@ WHAT = {
     "compiled": "8 layers, compiled",
     "compiled-selective": "12 layers, compiled, selective",
 }
+ROOM = (
+    "What is reserved, and so taken of the GPU, may be more than `holdfast check` wants: each stream of FSDP's keeps "
+    "memory of its own as long as there is room, and without room gives it back (how often it had to: the throughput "
+    "above)."
+)
+ONE_RANK = (
+    "On one GPU nothing is gathered from others: the parts for that are compared with torch's memory tracker only."
+)
 MARGIN = (
     f"On top it wants {CONTEXT_GIB:g} GiB and {FRAGMENTS:.0%} of the tensors, for CUDA's context, NCCL, workspaces of "
     "matrix products, and what the allocator cannot use."
@@ -54,6 +63,7 @@ def _of_one(folder: Path, table: Table, path: Path) -> str:
     good = sum(abs(row["error_fraction"]) <= made["goal"] for row in rows)
     where = f"{made['gpus']} x {rows[0]['gpu']}, torch {rows[0]['torch']}, commit {made['commit']}"
     failed = [f"{row['setting']}: {row['error']}" for row in made["rows"] if "error" in row]
+    failed += [f"{WHAT[name]} (not tried)" for name in SETTINGS if name not in {row["setting"] for row in made["rows"]}]
     return "\n\n".join(
         [
             f"Of {len(rows)} settings {good} are predicted within {made['goal']:.0%} of the most that torch's "
@@ -61,6 +71,8 @@ def _of_one(folder: Path, table: Table, path: Path) -> str:
             f"tokens and one sample per rank where nothing else is said, output layer and loss in pieces, {where} "
             f"([raw numbers]({os.path.relpath(path, folder)})).",
             table(COLUMNS, [_cells(row) for row in rows]),
+            ROOM,
+            *([ONE_RANK] if made["gpus"] == 1 else []),
             *([f"Not measured: {'; '.join(failed)}."] if failed else []),
         ]
     )

@@ -29,7 +29,8 @@ ABOUT = (
     "counts torch's tensors, and is compared with measured_allocated_gib, the most that they took on any rank "
     "(torch.cuda.max_memory_allocated, model building and three steps). error_fraction: predicted / measured - 1. "
     "measured_reserved_gib: what torch's allocator took of the GPU; measured_used_gib: all that was taken of it after "
-    "the last step, by CUDA and NCCL too; needed_gib: what `holdfast check` wants a GPU to have, so not less."
+    "the last step, by CUDA and NCCL too; needed_gib: what `holdfast check` wants a GPU to have; where there "
+    "is more, the allocator takes more."
 )
 CPU = " On a CPU nothing is measured: this tries the bench out, no more."
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.demo import ROOT
+from holdfast.config import load_profile
+from holdfast.config.sizing import checkpoint_bytes, parameters
 
 RESULTS = ROOT / "bench" / "results"
 MACHINES = {"h200x2": "2 x H200", "h200x1": "1 x H200"}
@@ -30,8 +32,7 @@ ARMS = {
 }
 LAYERS = {"in_process": "in process", "in_job": "in job"}
 COLUMNS = (
-    "fault", "what is on", "cured", "<recoveries", "<median", "<least to most", "<goal on 2 GPUs",
-    "where the time goes",
+    "fault", "what is on", "cured", "<recoveries", "<median", "<least to most", "<goal", "where the time goes",
 )  # fmt: skip
 ALONE = (
     "One GPU has one rank: nobody waits for it in a collective, so that this machine says nothing about a hang. It has "
@@ -62,13 +63,24 @@ def headline(folder: Path, results: Path = RESULTS) -> str:
         return ""
     made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     ours = {row["fault"]: row for row in made["rows"] if row["arm"] == "holdfast"}
+    alone = ", in a job of one rank" * (path.parent.name == "h200x1")
     said = ", ".join(
         f"{ours[fault]['median_s']:.1f} s after {words} ({LAYERS.get(ours[fault]['layer'], ours[fault]['layer'])})"
         for fault, words in WORDS.items()
         if fault in ours
     )
     page = os.path.relpath(RESULTS.parents[1] / "docs" / "results.md", folder)
-    return f"On {MACHINES[path.parent.name]} the next step is finished {said}: medians, [with their parts]({page})."
+    return (
+        f"On {MACHINES[path.parent.name]}, {_job(made)}{alone}, the next step is finished {said}: medians, "
+        f"[with their parts]({page})."
+    )
+
+
+def _job(made: Mapping[str, Any]) -> str:
+    """The model and its state."""
+    config = load_profile(made["profile"], list(made["overrides"]))
+    count, size = parameters(config.model), checkpoint_bytes(config)
+    return f"with {count / 1e6:,.0f} million parameters and {size / 1e9:.1f} GB of state"
 
 
 def _of_one(folder: Path, table: Table, path: Path) -> str:
@@ -77,16 +89,18 @@ def _of_one(folder: Path, table: Table, path: Path) -> str:
     machine = MACHINES.get(name, f"{made['hardware']['cores']} CPU cores")
     versions, link = made["versions"], os.path.relpath(path, folder)
     said = (
-        f"From the fault to the end of the next finished step on {machine}, torch {versions['torch']}, NVRx "
-        f"{versions['nvidia-resiliency-ext']}, commit {made['commit']} ([raw numbers]({link}))."
+        f"From the fault to the end of the next finished step on {machine}, {_job(made)}, torch {versions['torch']}, "
+        f"NVRx {versions['nvidia-resiliency-ext']}, commit {made['commit']} ([raw numbers]({link}))."
     )
     rows = sorted(made["rows"], key=lambda row: (list(WORDS).index(row["fault"]), list(ARMS).index(row["arm"])))
-    return "\n\n".join([said, *([ALONE] if name == "h200x1" else []), table(COLUMNS, [_cells(row) for row in rows])])
+    alone = [ALONE] if name == "h200x1" else []
+    return "\n\n".join([said, *alone, table(COLUMNS, [_cells(row, name) for row in rows])])
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], on: str) -> list[str]:
+    """on: folder of the result."""
     each: Sequence[float] = row["all_s"]
-    goal = GOALS_S.get(row["fault"]) if row["arm"] == "holdfast" else None
+    goal = GOALS_S.get(row["fault"]) if row["arm"] == "holdfast" and on == "h200x2" else None
     parts = [
         f"{name.replace('_', ' ')} {took:.1f} s" for name, took in row["breakdown_s"].items() if (took or 0) >= SMALL_S
     ]

@@ -47,6 +47,10 @@ ALONE = (
     "On one GPU torchtitan leaves FSDP out, and neither copies nor reduces anything; ours and the plain script keep "
     "it, as a cluster has it."
 )
+AGAIN = (
+    "Ours again, on another machine of the kind, with newer code, in which embeddings and output layer are units of "
+    "their own:"
+)
 SHORT_OF = 120
 """Characters of a reason."""
 
@@ -62,15 +66,19 @@ def throughput(folder: Path, table: Table, paths: Sequence[Path] = KEPT) -> str:
     found = [(path, result) for path in paths if (result := read(path)) is not None]
     if not found:
         return NOT_YET
-    parts = [_of_one(folder, table, path, result) for path, result in found]
+    parts = []
+    for path, result in found:
+        parts += [AGAIN] if path.name == "throughput_again.json" else []
+        parts.append(_of_one(folder, table, path, result))
     reached = {row["shape"] for _, result in found for row in result["rows"] if _counts(row)}
     return "\n\n".join([*parts, *(_none_yet(model, goal) for model, goal in GOALS.items() if model not in reached)])
 
 
 def headline(folder: Path, paths: Sequence[Path] = KEPT) -> str:
-    """MFU of ours beside that of others, of the first kept result; nothing if there is none. folder: of the document
-    that says so."""
-    result = next((result for path in paths if (result := read(path)) is not None), None)
+    """MFU of ours beside that of others, of the newest result of the first machine that has any; nothing if there is
+    none. folder: of the document that says so."""
+    there = [path for path in paths if path.exists()]
+    result = next((read(path) for path in reversed(there) if path.parent == there[0].parent), None)
     if result is None:
         return ""
     best = [row for row in result["rows"] if row.get("best_of_arm")]
@@ -128,6 +136,8 @@ def _notes(measured: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = []
     if any(row["gpus"] == 1 and row["arm"] == TITAN for row in measured):
         notes.append(ALONE)
+    if any(row["alloc_retries"] is None for row in measured):
+        notes.append("How often the allocator had to give memory back was not counted here.")
     full = [row for row in measured if row["alloc_retries"]]
     if full:
         often = ", ".join(f"{row['trial']} {row['alloc_retries']} times in {row['steps']} steps" for row in full)

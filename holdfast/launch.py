@@ -217,6 +217,7 @@ def launcher_argv(
         names.SECTION_RESTORE: r.restore_section_timeout_s,
         names.SECTION_STEP: r.step_section_timeout_s,
         names.SECTION_CHECKPOINT: r.checkpoint_section_timeout_s,
+        names.SECTION_WARMUP: r.init_section_timeout_s,
     }
     return [
         *_console_script(config, "ft_launcher"),

@@ -10,10 +10,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import lineage
 from holdfast.config import ConfigError, RunConfig, load_file, names
@@ -27,6 +26,9 @@ from trainer.model_folder import settled
 from trainer.restart import who
 from trainer.restart.learned_limits import StepLimit
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
+
+if TYPE_CHECKING:
+    from trainer.restart.in_process import HangWatch
 
 
 def main() -> int:
@@ -112,7 +114,7 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         in_process.run(
             config,
             identity,
-            lambda attempt, started: _attempt(attempt, survivors, started),
+            lambda attempt, watch: _attempt(attempt, survivors, watch),
             lambda: run.terminal() is not None,
         )
     finally:
@@ -122,8 +124,8 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
     return names.EXIT_COMPLETE
 
 
-def _attempt(attempt: Attempt, survivors: object, started: Callable[[], None]) -> None:
-    """One attempt, with its start, its end and its failure on record. started: called when its first steps are over."""
+def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
+    """One attempt, with its start, its end and its failure on record."""
     from trainer.checkpoint.restore import NoCheckpoint
     from trainer.checkpoint.saving import SavesKeepFailing
     from trainer.restart import failures
@@ -139,7 +141,7 @@ def _attempt(attempt: Attempt, survivors: object, started: Callable[[], None]) -
         _require_fit_node(config, run)
     try:
         require_room(config, run, identity.world_size, identity.local_rank)
-        train(attempt, survivors, started)
+        train(attempt, survivors, watch)
     except Leaving as leaving:
         log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)
         survivors.pulse.leave()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import ConfigError, Problem
@@ -40,11 +42,14 @@ def prepare(blocks: list[nn.Module], training: Training) -> None:
 
 
 def _require_compiler() -> None:
-    """Triton and torch's inductor call a C compiler in the first step; that is late to learn that there is none."""
-    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
-    if not any(map(shutil.which, wanted)):
-        why = f"torch.compile needs a C compiler, and there is none here (looked for {', '.join(wanted)} on PATH)"
-        remedy = "use this project's Dockerfile, which installs one with Python's headers, or training.compile: false"
+    """Triton and torch's inductor compile C in the first step; that is late to learn that they cannot."""
+    wanted = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    missing = [] if any(map(shutil.which, wanted)) else [f"a C compiler ({' or '.join(wanted)}) on PATH"]
+    missing += [] if header.exists() else [f"{header}"]
+    if missing:
+        why = f"torch.compile needs what is not here: {', '.join(missing)}"
+        remedy = "use this project's Dockerfile, which installs both, or training.compile: false"
         raise ConfigError([Problem("training.compile", True, why, remedy)])
 
 

@@ -75,8 +75,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, config: RunConfig) -> None:
 
 def _shard_tables(model: Any, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
     """Make units of the input embeddings and the output layer, so that each is gathered only where it is at work, and
-    is reduced while others compute. One table for both is at work at both ends of a pass: it stays in the unit of the
-    whole. A family that is not known may use its tables outside of their modules."""
+    the output layer is reduced while blocks compute. One table for both is at work at both ends of a pass: it stays in
+    the unit of the whole. A family that is not known may use its tables outside of their modules."""
     from torch.distributed.fsdp import fully_shard
 
     embeddings, output = model.get_input_embeddings(), model.get_output_embeddings()

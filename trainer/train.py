@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.stage import Stage
     from trainer.checkpoint.writer import Writer
     from trainer.data import Dataset
+    from trainer.restart.in_process import HangWatch
     from trainer.stragglers.own_time import OwnTime
 
 
@@ -50,9 +50,9 @@ class Survivors:
         self.faults = Faults(self.config.faults, self.run, self.identity.rank, self.log, lambda: self.writer.pid)
 
 
-def train(attempt: Attempt, survivors: Survivors, started: Callable[[], None]) -> None:
+def train(attempt: Attempt, survivors: Survivors, watch: HangWatch) -> None:
     """Train from the newest committed step to the last, or raise. Returns after the final commit. Raises Leaving if all
-    ranks were asked to leave before. started: called once the first steps are over.
+    ranks were asked to leave before. watch: is told when the first steps are over.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.distributed_c10d import _get_default_store
@@ -98,7 +98,7 @@ def train(attempt: Attempt, survivors: Survivors, started: Callable[[], None]) -
                 # The first steps build what later ones reuse (lazy initialization, compilation): init's limit.
                 warm = step - first >= config.recovery.warmup_steps
                 if step - first == config.recovery.warmup_steps:
-                    started()
+                    watch.started()
                 section = names.SECTION_STEP if warm else names.SECTION_INIT
                 with pulse.section(section), log.span("step", step=step) as span, own.step():
                     faults.strike("forward", step)
@@ -111,7 +111,10 @@ def train(attempt: Attempt, survivors: Survivors, started: Callable[[], None]) -
                     checkpoints.after_step(step)
                     urgent.after_step(step)
                 # Behind the save, which is written meanwhile, and behind the word to leave, which has no time for it.
-                evaluation.after_step(step, survivors, model, dataset, device, checkpoints.look_after)
+                if evaluation.is_due(config, step):
+                    with watch.off():  # the first one of a process compiles the blocks anew
+                        evaluation.after_step(step, survivors, model, dataset, device, checkpoints.look_after)
+            watch.started()  # it may not have come to so many steps
             with pulse.section(names.SECTION_CHECKPOINT):
                 checkpoints.finish()
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from holdfast.config.faults import OF_A_SAVE, FaultKind, FaultPhase
+from holdfast.config.faults import OF_A_SAVE, OF_A_STEP, OF_AN_ATTEMPT, FaultKind, FaultPhase
 from holdfast.config.problems import Problem
 from holdfast.config.yaml_text import parse
 
@@ -26,11 +26,10 @@ PHASES: tuple[FaultPhase, ...] = get_args(FaultPhase)
 SECTION_LIMITS: Mapping[str, str] = {
     "start_up": "recovery.init_section_timeout_s",
     "restore": "recovery.restore_section_timeout_s",
-    **dict.fromkeys(("forward", "backward", "collective", "optimizer"), "recovery.step_section_timeout_s"),
+    **dict.fromkeys(OF_A_STEP, "recovery.step_section_timeout_s"),
     **dict.fromkeys(OF_A_SAVE, "recovery.checkpoint_section_timeout_s"),
 }
 """Phase -> limit of the rank monitor's section that it lies in."""
-STARTING: tuple[FaultPhase, ...] = ("start_up", "restore")
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,14 @@ class Detector:
     in_process: str = ""
     in_job: str = ""
 
-    def limit(self, phase: FaultPhase, in_process: bool) -> str:
-        """Dotted key of the limit within which it is noticed; empty if nobody has to notice. in_process: layer 1 is
-        on; while an attempt starts it takes nothing for a hang."""
-        key = self.in_process if in_process and not (self.in_job == "section" and phase in STARTING) else self.in_job
-        return SECTION_LIMITS[phase] if key == "section" else key
+    def limit(self, phase: FaultPhase, in_process: bool, *, in_first_steps: bool = False) -> str:
+        """Dotted key of the limit within which it is noticed; empty if nobody has to notice. in_process: layer 1 is on;
+        while an attempt starts, its first steps included, it takes nothing for a hang."""
+        if self.in_job != "section":
+            return self.in_process if in_process else self.in_job
+        if in_process and phase not in OF_AN_ATTEMPT and not in_first_steps:
+            return self.in_process
+        return SECTION_LIMITS["start_up" if in_first_steps and phase in OF_A_STEP else phase]
 
 
 @dataclass(frozen=True)

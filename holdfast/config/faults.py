@@ -38,6 +38,8 @@ FaultPhase = Literal[
 ]
 OF_AN_ATTEMPT = ("start_up", "restore")
 """Phases that an attempt has once, before its first step."""
+OF_A_STEP = ("forward", "backward", "collective", "optimizer")
+"""Phases of the computation of any step."""
 OF_A_SAVE = ("stage", "persist", "commit")
 """Phases that only a step with a save to the shared storage has."""
 

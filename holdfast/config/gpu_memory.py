@@ -26,7 +26,7 @@ FRAGMENTS = 0.05
 """Of the tensors: what the allocator has reserved and cannot use. Small, since the pods set expandable segments
 (holdfast/launch.py); larger for fixed ones. Where there is room it takes more, 6 to 24 % on one H200
 (bench/results/h200x1/memory.json), since each stream of FSDP's has memory of its own; where there is none it gives some
-back and takes it again in every step, which costs time and does not fail."""
+back and takes it again in every step, which costs time."""
 LOSS_BYTES = 3 * FLOAT32
 """Per token and word of the vocabulary at the worst moment of a whole loss, in float32 whatever the model computes in:
 logarithms of probabilities, their gradient, and that of the logits."""

@@ -147,11 +147,14 @@ ENV_GROUP_RANK = "GROUP_RANK"
 ENV_GENERATION = "HOLDFAST_GENERATION"
 ENV_TOKEN = "HOLDFAST_TOKEN"
 
-# --- sections of the rank monitor; NVRx starts its out-of-section clock at the first section called `step` ---
+# --- sections of the rank monitor ---
 SECTION_INIT = "init"
 SECTION_RESTORE = "restore"
 SECTION_STEP = "step"
 SECTION_CHECKPOINT = "checkpoint"
+SECTION_WARMUP = "warmup"
+"""Nobody opens it. Where NVRx has no limit for it, its out-of-section clock stands until the first section called
+`step`, and an attempt that never comes so far could stand still between two sections for ever."""
 
 
 def step_folder(step: int) -> str:

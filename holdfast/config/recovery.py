@@ -46,7 +46,8 @@ class Recovery(StopRules, Watching, Elasticity, Standby):
     out_of_section_timeout_s: Seconds = 120
     """Time between sections."""
     warmup_steps: Annotated[Whole, Field(ge=0)] = 2
-    """Steps after a restart for which step and out-of-section limits are the init limit (lazy initialization)."""
+    """Steps after a restart for which the step limit is the init limit (lazy initialization, compilation), and layer 1
+    takes nothing for a hang."""
 
     in_process_soft_timeout_s: Seconds = 60
     """No progress for so long: the step is aborted and restarted in process. Not before warmup_steps are over; until

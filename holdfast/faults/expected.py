@@ -105,7 +105,8 @@ def _detector(fault: Fault, c: RunConfig) -> Detector:
 
 def _detected(fault: Fault, c: RunConfig, stops_at: int | None) -> Detected:
     detector = _detector(fault, c)
-    limit = detector.limit(fault.phase, c.recovery.in_process)
+    first = fault.step <= c.recovery.warmup_steps  # those behind a restart are not known here
+    limit = detector.limit(fault.phase, c.recovery.in_process, in_first_steps=first)
     value = _value(c, limit) if limit else None
     ends_attempt = catalogue().entries[fault.kind].ends == "attempt" or detector.name == "collective"
     reached = stops_at is None or fault.step <= stops_at

@@ -20,6 +20,8 @@ def keep(results: Path, hardware: str, *samples: Sample) -> None:
         "hardware": {"cores": 2},
         "versions": {"torch": "2.11.0", "nvidia-resiliency-ext": "0.6.0"},
         "commit": "abc",
+        "profile": "gpu-local",
+        "overrides": [],
         "rows": fold(samples),
     }
     (results / hardware).mkdir(parents=True)
@@ -48,7 +50,7 @@ def test_one_gpu_says_what_it_cannot_say_and_two_are_still_to_be_measured(tmp_pa
     keep(tmp_path, "cpu", sample("hang", 7.0))
     text = said(tmp_path)
     assert "on 1 x H200" in text and recovery_page.ALONE in text and "Not measured on two GPUs" in text
-    assert "CPU cores" not in text
+    assert "CPU cores" not in text and "378 million parameters and 4.5 GB of state" in text and "| 8 s |" not in text
 
 
 def test_a_cpu_is_shown_where_no_gpu_has_any_and_nothing_where_nothing_is(tmp_path: Path) -> None:
@@ -66,6 +68,6 @@ def test_the_headline_is_of_the_first_machine_and_of_ours(tmp_path: Path) -> Non
     assert recovery_page.headline(tmp_path, tmp_path) == ""
     keep(tmp_path, "h200x1", sample("exception", 2.9), sample("exception", 5.0, "nvrx-defaults"))
     assert (
-        "On 1 x H200 the next step is finished 2.9 s after a rank raises (in process): medians"
+        "in a job of one rank, the next step is finished 2.9 s after a rank raises (in process): medians"
         in recovery_page.headline(tmp_path, tmp_path)
     )

@@ -117,6 +117,8 @@ def test_the_detector_and_its_limit_follow_the_layers_and_the_phase() -> None:
     assert (nested.limit, nested.limit_s) == ("recovery.in_process_soft_timeout_s", 8)
     (starting,) = _expected({**HANG, "phase": "restore"}, sets=("recovery.in_process=true",)).detected
     assert starting.limit == "recovery.restore_section_timeout_s"
+    (early,) = _expected({**HANG, "step": 1}, sets=("recovery.in_process=true",)).detected
+    assert early.limit == "recovery.init_section_timeout_s"
     (saving,) = _expected({**HANG, "phase": "commit"}).detected
     assert saving.limit == "recovery.checkpoint_section_timeout_s"
     (held,) = _expected({**HANG, "kind": "hang_gil"}, sets=("recovery.in_process=true",)).detected

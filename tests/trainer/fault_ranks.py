@@ -115,6 +115,7 @@ def _rank(rank: int, port: int, generation: int, sets: list[str], folder: Path) 
 def _attempts(survivors: Any, generation: int, store: Any) -> tuple[int, str]:
     import torch.distributed as dist
 
+    from trainer.restart.in_process import HangWatch
     from trainer.restart.release import release
     from trainer.runtime import Attempt
     from trainer.train import train
@@ -125,7 +126,7 @@ def _attempts(survivors: Any, generation: int, store: Any) -> tuple[int, str]:
             time.sleep(0.01)
         survivors.log.point("attempt_start", restart=number)
         try:
-            train(Attempt(generation, 0, number), survivors, lambda: None)
+            train(Attempt(generation, 0, number), survivors, HangWatch())
         except Exception as error:  # noqa: BLE001  whatever it is, another attempt is the answer
             survivors.log.point("attempt_end", restart=number, outcome="exception", error=repr(error)[:300])
             ended = repr(error)

@@ -1,16 +1,16 @@
 """One rank under NVRx's wrapper whose main thread stands still: `python -m tests.trainer.in_process_rank STORE WHERE`.
 
-WHERE: `starting` or `started`. Prints a line per attempt; only the first one stands still.
+WHERE: `starting`, `off` or `started`. Prints a line per attempt; only the first one stands still.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 
 from holdfast.config import load_profile
 from trainer.restart import in_process
+from trainer.restart.in_process import HangWatch
 from trainer.runtime import Attempt, Identity
 
 SOFT_S, STILL_S = 2.0, 6.0
@@ -27,13 +27,18 @@ def main() -> None:
     """Run attempts until one comes to its end."""
     store, where = sys.argv[1:]
 
-    def body(attempt: Attempt, started: Callable[[], None]) -> None:
+    def body(attempt: Attempt, watch: HangWatch) -> None:
         print(f"attempt {attempt.restart}", flush=True)
         if where == "starting" and attempt.restart == 0:
             time.sleep(STILL_S)
             for _ in range(200):  # Python runs again: there a restart would strike
                 time.sleep(0.01)
-        started()
+        watch.started()
+        if where == "off" and attempt.restart == 0:
+            with watch.off():
+                time.sleep(STILL_S)
+                for _ in range(200):
+                    time.sleep(0.01)
         if where == "started" and attempt.restart == 0:
             time.sleep(STILL_S)
             while True:  # there it strikes

@@ -215,7 +215,10 @@ def test_compiled_code_outlives_the_rank_in_the_scratch_of_its_pod(tmp_path: Pat
 def test_no_compiler_is_known_before_the_first_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(ConfigError, match=r"training\.compile = True: torch\.compile needs a C compiler"):
+    with pytest.raises(ConfigError, match=r"training\.compile = True: .* a C compiler \(gcc or clang\) on PATH"):
         blocks.prepare([], configured("training.compile=true").training)
-    (tmp_path / "cc").touch(0o755)
+    (tmp_path / "gcc").touch(0o755)
     blocks.prepare([], configured("training.compile=true").training)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    with pytest.raises(ConfigError, match=r"Python\.h"):
+        blocks.prepare([], configured("training.compile=true").training)

@@ -17,6 +17,7 @@ from tests.trainer.committed import write_marker
 from trainer import __main__ as rank
 from trainer import gpu_memory, train
 from trainer.gpu_memory import require_room
+from trainer.restart import in_process
 from trainer.runtime import Attempt, Identity
 
 GPUS = ["cluster.ranks_per_node=2", "training.global_batch_size=32"]
@@ -99,7 +100,7 @@ def test_an_attempt_that_cannot_fit_ends_the_run_with_one_message_and_builds_not
     log = EventLog(run.events, "rank", rank=0, world_size=2, generation=owner.generation, cycle=0, pod="p", node="n")
     survivors = train.Survivors(config, identity, run, tmp_path, log, nobody, nobody, nobody)
     with pytest.raises(ConfigError):
-        rank._attempt(Attempt(owner.generation, 0, 0), survivors, lambda: None)
+        rank._attempt(Attempt(owner.generation, 0, 0), survivors, in_process.HangWatch())
     terminal = run.terminal()
     assert terminal is not None and terminal.code == names.EXIT_CONFIG
     assert "1 problem" in terminal.reason and "a rank would need" in terminal.reason

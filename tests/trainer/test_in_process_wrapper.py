@@ -24,7 +24,7 @@ def test_a_main_thread_that_does_not_run_is_known_in_half_of_the_soft_timeout(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "attempts"), [("starting", 1), ("started", 2)])
+@pytest.mark.parametrize(("where", "attempts"), [("starting", 1), ("off", 1), ("started", 2)])
 def test_a_start_may_stand_still_longer_than_the_soft_timeout_and_what_comes_after_may_not(
     where: str, attempts: int
 ) -> None:

@@ -8,7 +8,7 @@ port has to be free. NVRx's own default puts the store into rank 0's process, wh
 # annotation is the class itself, not its name.
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -28,8 +28,37 @@ LAST_CALL = timedelta(seconds=0.02)
 ranks are named in one message; they are restarted either way."""
 
 
-Body = Callable[[Attempt, Callable[[], None]], None]
-"""One attempt. It calls its second argument once what may take long is behind it: start-up, restore, first steps."""
+Off = Callable[[], AbstractContextManager[None]]
+
+
+class HangWatch:
+    """Whether layer 1 looks for hangs. Not while an attempt starts: a rank that waits in native code for a slow peer's
+    restore, or for code to be compiled, looks like one. The sections of layer 2 have limits for that."""
+
+    def __init__(self, off: Off = nullcontext) -> None:
+        """off: nothing is taken for a hang in the body of what it returns. By default there is no layer 1."""
+        self._off = off
+        self._starting = ExitStack()
+        self._started = False
+
+    def __enter__(self) -> "HangWatch":
+        self._starting.enter_context(self._off())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._starting.close()
+
+    def started(self) -> None:
+        """From now on it looks: start-up, restore and first steps are over. May be called again."""
+        self._started = True
+        self._starting.close()
+
+    def off(self) -> AbstractContextManager[None]:
+        """For something else that may take long in native code."""
+        return self._off() if self._started else nullcontext()
+
+
+Body = Callable[[Attempt, HangWatch], None]
 
 
 def preload() -> None:
@@ -38,23 +67,19 @@ def preload() -> None:
 
 
 def run(config: RunConfig, identity: Identity, body: Body, stopped: Callable[[], bool]) -> None:
-    """Call body(attempt, started) until it returns; restart it in this process on a fault if recovery.in_process.
-
-    Before `started` is called, nothing is taken for a hang here: a rank that waits for a slow peer's restore, or for
-    code to be compiled, looks like one. The sections of layer 2 have limits for that.
+    """Call body(attempt, watch) until it returns; restart it in this process on a fault if recovery.in_process.
 
     stopped: whether the stop rule has spoken; then no restart is made and the process ends, for layer 2 to see.
     """
     if not config.recovery.in_process:
-        body(Attempt(identity.generation, identity.cycle, 0), lambda: None)
+        body(Attempt(identity.generation, identity.cycle, 0), HangWatch())
         return
     from nvidia_resiliency_ext import inprocess
 
     def attempt_of(wrapper: inprocess.CallWrapper) -> None:
         try:
-            with ExitStack() as starting:
-                starting.enter_context(wrapper.disable_hang_protection())
-                body(Attempt(identity.generation, identity.cycle, wrapper.iteration), starting.close)
+            with HangWatch(wrapper.disable_hang_protection) as watch:
+                body(Attempt(identity.generation, identity.cycle, wrapper.iteration), watch)
         except BaseException as error:
             # The wrapper keeps the exception, and with it every frame of the dead attempt.
             release(error, gloo=config.device == "cpu")
