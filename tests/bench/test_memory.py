@@ -193,7 +193,8 @@ def test_documents_show_gpus_only_and_say_what_failed(tmp_path: Path, monkeypatc
     kept.write_text(json.dumps(result([line("full", good / 1.04), line("none", bad / 1.3), failure], arguments())))
     said = memory_page.memory(tmp_path, document.table)
     assert "Of 2 settings 1 are predicted within 10%" in said and "the largest error is 30.0%" in said
-    assert f"| {good:.1f} | {good / 1.04:.1f} | +4.0% |" in said and "Not measured: 8b: out of memory." in said
+    assert f"| {good:.1f} | {good / 1.04:.1f} | +4.0% |" in said and "Not measured: 8b: out of memory; " in said
+    assert f"{memory_page.WHAT['masks']} (not tried)" in said and f"{memory_page.WHAT['none']} (not tried)" not in said
 
 
 def test_every_setting_has_its_words_in_documents() -> None:

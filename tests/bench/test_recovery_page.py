@@ -42,7 +42,10 @@ def test_a_row_has_median_spread_goal_and_parts(tmp_path: Path) -> None:
     text = said(tmp_path)
     assert "| a rank raises | **Holdfast** | in process | 3 | 2.9 s | 2.4 to 3.3 s | 3 s | restored 1.5 s |" in text
     assert "| a rank raises | NVRx's defaults | in process | 1 | 5.0 s | 5.0 to 5.0 s |  |  |" in text
-    assert "on 2 x H200, torch 2.11.0" in text and "Not measured on two" not in text
+    assert (
+        "on 2 x H200, with 378 million parameters and 4.5 GB of state, torch 2.11.0" in text
+        and "Not measured on two" not in text
+    )
 
 
 def test_one_gpu_says_what_it_cannot_say_and_two_are_still_to_be_measured(tmp_path: Path) -> None:
