@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,17 @@ def keep(result: Mapping[str, Any], out: Path) -> None:
     """Write the result."""
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def with_numbers(
+    rows: Iterable[Mapping[str, Any]], name: str, number: str, console: Console
+) -> Iterator[Mapping[str, Any]]:
+    """The rows that were measured; of the others, say why not. name, number: keys of a row; measured ones have both."""
+    for row in rows:
+        if number in row:
+            yield row
+        else:
+            console.print(f"{row[name]}: {row.get('error') or row.get('skipped')}", soft_wrap=True, markup=False)
 
 
 def tell(arguments: argparse.Namespace, console: Console) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.article_rows import machine
+from bench.gathering import with_numbers
 from bench.memory_spec import GOAL, Order, settings
 from bench.rank_processes import given_up
 from holdfast.config import gpu_memory
@@ -111,10 +112,7 @@ def _most(ranks: Sequence[Mapping[str, int]], name: str) -> float | None:
 def show(made: Mapping[str, Any], console: Console) -> None:
     """The rows, in GiB."""
     table = Table("setting", "predicted", "moment", "tensors", "off by", "reserved", "used", "needed", title="GiB")
-    for row in made["rows"]:
-        if "error" in row:
-            console.print(f"{row['setting']}: {row['error']}", soft_wrap=True, markup=False)
-            continue
+    for row in with_numbers(made["rows"], "setting", "error_fraction", console):
         off = row["error_fraction"]
         table.add_row(
             row["setting"],

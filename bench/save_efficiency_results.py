@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.gathering import with_numbers
 from bench.save_efficiency_spec import WAYS, Order
 
 Line = Mapping[str, Any]
@@ -110,10 +111,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     table = Table(
         "arm", "article", "with drain", f"at {COMPUTED_AT} (computed)", "blocked s", "drain s", "step s", "right"
     )
-    for row in result["rows"]:
-        if "wall_s" not in row:
-            console.print(f"{row['arm']}: {row.get('error') or row.get('skipped')}", soft_wrap=True, markup=False)
-            continue
+    for row in with_numbers(result["rows"], "arm", "wall_s", console):
         computed = row["efficiency_at_1000_computed"]
         table.add_row(
             row["arm"],

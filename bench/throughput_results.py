@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.gathering import with_numbers
 from bench.rank_processes import given_up
 from bench.throughput_spec import GOALS, TRIALS, Shape, Sizes, Trial
 from holdfast.config.flops import PEAK_BF16_TFLOPS, flops_per_token
@@ -172,10 +173,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     """Print the rows."""
     columns = ("trial", "step s", "tokens/s/GPU", "MFU", "causal", "peak GiB", "reserved", "retries", "graphs", "loss")
     table = Table(*columns)
-    for row in result["rows"]:
-        if "tokens_per_s_per_gpu" not in row:
-            console.print(f"{row['trial']}: {row.get('error') or row.get('skipped')}", soft_wrap=True, markup=False)
-            continue
+    for row in with_numbers(result["rows"], "trial", "tokens_per_s_per_gpu", console):
         table.add_row(
             row["trial"] + " *" * row["best_of_arm"],
             f"{row['step_s']:.4f}",
