@@ -100,4 +100,6 @@ class Kubelet:
         additions[TOKEN_VARIABLE] = (f"{self._token}.{pod.name}", "tells the run's processes apart")
         if pod.template.gpus:
             additions["CUDA_VISIBLE_DEVICES"] = (",".join(node.gpus), f"GPUs of node {node.name}")
+            if node.shares_gpus:
+                additions["NCCL_HOSTID"] = (pod.host, "NCCL refuses two ranks on one GPU of one host")
         return additions

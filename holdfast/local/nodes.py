@@ -12,11 +12,12 @@ from holdfast.local.objects import JobSet
 
 @dataclass
 class Node:
-    """One slot. gpus: indexes of this machine's GPUs that its pod may use."""
+    """One slot. gpus: indexes of this machine's GPUs that its pod may use. shares_gpus: other nodes may use one too."""
 
     name: str
     pool: str
     gpus: tuple[str, ...]
+    shares_gpus: bool = False
     pod: str | None = None
     cordoned: bool = False
 
@@ -32,10 +33,13 @@ class Cluster:
         self._due: list[tuple[float, str, tuple[str, ...]]] = []
         """(monotonic time, pool, GPUs) of replacements on their way"""
         needed = sum(job.replicas * job.job.pod.gpus for job in jobset.replicated_jobs)
-        gpus = iter(_machine_gpus(needed) if needed else ())
+        given = _machine_gpus(needed) if needed else ()
+        self._shared = frozenset(gpu for gpu in given if given.count(gpu) > 1)
+        """GPUs that CUDA_VISIBLE_DEVICES names more than once: nodes share them."""
+        gpus = iter(given)
         for job in jobset.replicated_jobs:
             for _ in range(job.replicas):
-                self.add(job.name, tuple(next(gpus) for _ in range(job.job.pod.gpus)))
+                self.add(job.name, _no_gpu_twice(tuple(next(gpus) for _ in range(job.job.pod.gpus))))
 
     def get(self, name: str) -> Node | None:
         """The node, or None if there is none, or none any more."""
@@ -50,7 +54,7 @@ class Cluster:
         """A new node in the pool of that replicated job."""
         number = self._made.get(pool, 0)
         self._made[pool] = number + 1
-        node = Node(f"{pool}-node-{number}", pool, gpus)
+        node = Node(f"{pool}-node-{number}", pool, gpus, not self._shared.isdisjoint(gpus))
         self._nodes[node.name] = node
         return node
 
@@ -91,3 +95,11 @@ def _machine_gpus(needed: int) -> tuple[str, ...]:
         fix = "use a profile with fewer ranks, nodes and spares, or a CPU profile"
         raise ConfigError([Problem("nvidia.com/gpu", needed, f"this machine has {len(gpus)} GPUs for its pods", fix)])
     return tuple(gpus[:needed])
+
+
+def _no_gpu_twice(gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """What one node gets. Raises ConfigError: CUDA shows a process no GPU twice."""
+    if len(set(gpus)) < len(gpus):
+        fix = "name each GPU once, or let nodes share them by one rank on each node"
+        raise ConfigError([Problem("CUDA_VISIBLE_DEVICES", ",".join(gpus), "one node would have a GPU twice", fix)])
+    return gpus

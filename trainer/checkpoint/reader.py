@@ -7,7 +7,6 @@ unpickled before its checksum matched, and tensors are loaded with weights_only=
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
 import pickle
 import threading
@@ -27,7 +26,8 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.futures import Future
 
 from holdfast.checkpoint_folder import DCP_METADATA, SAMPLE_EVERY, FileRecord, Marker, read_exactly
-from trainer.checkpoint.saved_tensor import tensor_in
+from trainer.checkpoint.read_memory import ReadMemory
+from trainer.checkpoint.saved_tensor import SavedTensors
 
 Verify = Literal["full", "sampled", "sizes"]
 RUN_BYTES = 1 << 26
@@ -123,10 +123,11 @@ class _Item:
     target: torch.Tensor
     where: str
 
-    def load(self, content: memoryview) -> None:
+    def load(self, content: memoryview, saved: SavedTensors) -> None:
         """Copy the part that is asked for into the target."""
         try:
-            tensor = narrow_tensor_by_index(tensor_in(content), self.request.storage_offsets, self.request.lengths)
+            whole = saved.tensor_in(content)
+            tensor = narrow_tensor_by_index(whole, self.request.storage_offsets, self.request.lengths)
         except Exception as error:  # noqa: BLE001  whatever torch says of bytes that were not verified: damage
             raise Damaged(f"{self.where} cannot be read as a tensor: {error}") from None
         if tensor.size() != self.target.size():
@@ -188,7 +189,7 @@ class _Seam:
 
 
 class _Load:
-    """Reads runs, in any number of threads, each with a buffer of its own."""
+    """Reads runs, in any number of threads, each with memory of its own."""
 
     def __init__(self, folder: Path, block_bytes: int, every: int | None, runs: list[_Run]) -> None:
         self._folder = folder
@@ -196,25 +197,20 @@ class _Load:
         self._every = every
         users = Counter((run.file.name, block) for run in runs for block in range(run.first, run.last + 1))
         self._seams = {place: _Seam(count) for place, count in users.items() if count > 1}
-        self._own = threading.local()
+        self._memory = ReadMemory(pinned=any(item.target.is_cuda for run in runs for item in run.items))
+        self._saved = SavedTensors()
 
     def read(self, run: _Run) -> None:
         """Read and verify the blocks of a run, then load its tensors. Raises Damaged."""
         start = run.first * self._block_bytes
-        content = self._buffer(min((run.last + 1) * self._block_bytes, run.file.bytes) - start)
+        content = self._memory.take(min((run.last + 1) * self._block_bytes, run.file.bytes) - start)
         try:
             with open(self._folder / run.file.name, "rb", buffering=0) as stream:
                 self._fill(run, stream.fileno(), content)
         except OSError as error:
             raise Damaged(f"{self._folder.name}/{run.file.name}: {error.strerror}") from None
         for item in run.items:
-            item.load(content[item.start - start : item.end - start])
-
-    def _buffer(self, size: int) -> memoryview:
-        buffer: memoryview | None = getattr(self._own, "buffer", None)
-        if buffer is None or len(buffer) < size:
-            buffer = self._own.buffer = memoryview(mmap.mmap(-1, max(size, RUN_BYTES)))
-        return buffer[:size]
+            item.load(content[item.start - start : item.end - start], self._saved)
 
     def _fill(self, run: _Run, descriptor: int, content: memoryview) -> None:
         def part(first: int, last: int) -> memoryview:
