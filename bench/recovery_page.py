@@ -14,10 +14,11 @@ from holdfast.config import load_profile
 from holdfast.config.sizing import checkpoint_bytes, parameters
 
 RESULTS = ROOT / "bench" / "results"
-MACHINES = {"h200x2": "2 x H200", "h200x1": "1 x H200"}
+SHARED = "h200x1_shared"
+MACHINES = {"h200x2": "2 x H200", SHARED: "one H200 that two ranks share"}
 """Folder of results -> what it was, the one to show first."""
 GOALS_S = {"exception": 3.0, "nccl_hang": 6.0, "sigkill": 8.0}
-"""What is aimed at on two GPUs."""
+"""What is aimed at on two GPUs, and so on one that is shared."""
 WORDS = {
     "exception": "a rank raises",
     "nccl_hang": "a rank leaves a collective waiting",
@@ -34,9 +35,11 @@ LAYERS = {"in_process": "in process", "in_job": "in job"}
 COLUMNS = (
     "fault", "what is on", "cured", "<recoveries", "<median", "<least to most", "<goal", "where the time goes",
 )  # fmt: skip
-ALONE = (
-    "One GPU has one rank: nobody waits for it in a collective, so that this machine says nothing about a hang. It has "
-    "all of the state, which two ranks would share."
+WHILE_SHARED = (
+    "The two ranks are two nodes of the local runner, and NCCL goes between them over TCP, for lack of a second GPU: "
+    "`CUDA_VISIBLE_DEVICES=0,0 python -m bench.recovery --profile gpu-local --set cluster.nodes=2 --hardware "
+    "h200x1_shared`. The GPU goes from one process to the other and back, so that a step, and with it the first one "
+    "after a restart, takes longer than with a GPU for each. Waits, aborts and restarts are those of two ranks."
 )
 SMALL_S = 0.05
 Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]
@@ -63,7 +66,6 @@ def headline(folder: Path, results: Path = RESULTS) -> str:
         return ""
     made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     ours = {row["fault"]: row for row in made["rows"] if row["arm"] == "holdfast"}
-    alone = ", in a job of one rank" * (path.parent.name == "h200x1")
     said = ", ".join(
         f"{ours[fault]['median_s']:.1f} s after {words} ({LAYERS.get(ours[fault]['layer'], ours[fault]['layer'])})"
         for fault, words in WORDS.items()
@@ -71,7 +73,7 @@ def headline(folder: Path, results: Path = RESULTS) -> str:
     )
     page = os.path.relpath(RESULTS.parents[1] / "docs" / "results.md", folder)
     return (
-        f"On {MACHINES[path.parent.name]}, {_job(made)}{alone}, the next step is finished {said}: medians, "
+        f"On {MACHINES[path.parent.name]}, {_job(made)}, the next step is finished {said}: medians, "
         f"[with their parts]({page})."
     )
 
@@ -93,14 +95,14 @@ def _of_one(folder: Path, table: Table, path: Path) -> str:
         f"NVRx {versions['nvidia-resiliency-ext']}, commit {made['commit']} ([raw numbers]({link}))."
     )
     rows = sorted(made["rows"], key=lambda row: (list(WORDS).index(row["fault"]), list(ARMS).index(row["arm"])))
-    alone = [ALONE] if name == "h200x1" else []
-    return "\n\n".join([said, *alone, table(COLUMNS, [_cells(row, name) for row in rows])])
+    shared = [WHILE_SHARED] if name == SHARED else []
+    return "\n\n".join([said, *shared, table(COLUMNS, [_cells(row, name) for row in rows])])
 
 
 def _cells(row: Mapping[str, Any], on: str) -> list[str]:
     """on: folder of the result."""
     each: Sequence[float] = row["all_s"]
-    goal = GOALS_S.get(row["fault"]) if row["arm"] == "holdfast" and on == "h200x2" else None
+    goal = GOALS_S.get(row["fault"]) if row["arm"] == "holdfast" and on in MACHINES else None
     parts = [
         f"{name.replace('_', ' ')} {took:.1f} s" for name, took in row["breakdown_s"].items() if (took or 0) >= SMALL_S
     ]

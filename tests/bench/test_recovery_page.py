@@ -48,12 +48,13 @@ def test_a_row_has_median_spread_goal_and_parts(tmp_path: Path) -> None:
     )
 
 
-def test_one_gpu_says_what_it_cannot_say_and_two_are_still_to_be_measured(tmp_path: Path) -> None:
-    keep(tmp_path, "h200x1", sample("sigkill", 6.1))
+def test_a_shared_gpu_says_so_and_two_are_still_to_be_measured(tmp_path: Path) -> None:
+    keep(tmp_path, recovery_page.SHARED, sample("sigkill", 6.1))
     keep(tmp_path, "cpu", sample("hang", 7.0))
     text = said(tmp_path)
-    assert "on 1 x H200" in text and recovery_page.ALONE in text and "Not measured on two GPUs" in text
-    assert "CPU cores" not in text and "378 million parameters and 4.5 GB of state" in text and "| 8 s |" not in text
+    assert "on one H200 that two ranks share" in text and recovery_page.WHILE_SHARED in text
+    assert "Not measured on two GPUs" in text and "CPU cores" not in text
+    assert "378 million parameters and 4.5 GB of state" in text and "| 8 s |" in text
 
 
 def test_a_cpu_is_shown_where_no_gpu_has_any_and_nothing_where_nothing_is(tmp_path: Path) -> None:
@@ -69,8 +70,8 @@ def test_every_arm_and_fault_of_the_bench_has_its_words() -> None:
 
 def test_the_headline_is_of_the_first_machine_and_of_ours(tmp_path: Path) -> None:
     assert recovery_page.headline(tmp_path, tmp_path) == ""
-    keep(tmp_path, "h200x1", sample("exception", 2.9), sample("exception", 5.0, "nvrx-defaults"))
+    keep(tmp_path, recovery_page.SHARED, sample("exception", 2.9), sample("exception", 5.0, "nvrx-defaults"))
     assert (
-        "in a job of one rank, the next step is finished 2.9 s after a rank raises (in process): medians"
-        in recovery_page.headline(tmp_path, tmp_path)
+        "On one H200 that two ranks share, with 378 million parameters and 4.5 GB of state, the next step is finished "
+        "2.9 s after a rank raises (in process): medians" in recovery_page.headline(tmp_path, tmp_path)
     )
