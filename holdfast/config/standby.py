@@ -18,8 +18,8 @@ class Standby(Section):
     standby: bool = False
     """Each worker pod keeps one process that has imported all that a rank needs, and forks it into the ranks of every
     start. Measured on 2 CPU cores: 0.05 s instead of 4 to 5 s per restart (bench/results/cpu/recovery.json). It takes
-    about 0.3 GiB of host memory per pod. Only with in_job. Off by default until a run on GPUs has shown that no import
-    initializes CUDA there; a standby that sees that it did refuses, and ranks start as without it."""
+    about 0.3 GiB of host memory per pod. Only with in_job. An import that initializes CUDA (none does, on one H200)
+    would make it useless: a standby that sees that refuses, and ranks start as without it."""
     standby_wait_s: Seconds = 20
     """How long a rank that starts waits for the standby's answer before it starts an interpreter of its own. Covers the
     standby's own imports when the pod is new, which take as long as the rank's would. Below first_section_timeout_s."""

@@ -100,6 +100,6 @@ def _machine_gpus(needed: int) -> tuple[str, ...]:
 def _no_gpu_twice(gpus: tuple[str, ...]) -> tuple[str, ...]:
     """What one node gets. Raises ConfigError: CUDA shows a process no GPU twice."""
     if len(set(gpus)) < len(gpus):
-        fix = "name each GPU once, or let nodes share them by one rank on each node"
+        fix = "name each once, or in an order that gives each node different ones; they are dealt out node by node"
         raise ConfigError([Problem("CUDA_VISIBLE_DEVICES", ",".join(gpus), "one node would have a GPU twice", fix)])
     return gpus

@@ -219,17 +219,16 @@ def test_nodes_may_share_a_gpu_and_are_hosts_of_their_own_to_nccl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NCCL refuses two ranks on one GPU of one host; it tells hosts apart by NCCL_HOSTID."""
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
     one, two = ({"resources": {"limits": {"nvidia.com/gpu": count}}} for count in (1, 2))
-    script = 'echo "gpu $CUDA_VISIBLE_DEVICES host $NCCL_HOSTID of $HOSTNAME"'
-    for visible, shared in (("4,4", True), ("4,7", False)):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        with running(tmp_path / visible, jobset(job("control", script, replicas=2, container=one))) as run:
-            assert run.result().outcome == "succeeded"
-            lines = sorted(run.output().splitlines())
-        gpus, hosts, names = zip(*((line.split()[1], line.split()[3], line.split()[-1]) for line in lines), strict=True)
-        assert sorted(gpus) == visible.split(",")
-        assert len(set(names)) == 2
-        assert hosts == (names if shared else ("of", "of"))  # not set where each has its own
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,4,7")
+    script = 'echo "$CUDA_VISIBLE_DEVICES $HOSTNAME ${NCCL_HOSTID:-none}"'
+    with running(tmp_path / "shared", jobset(job("control", script, replicas=3, container=one))) as run:
+        assert run.result().outcome == "succeeded"
+        pods = sorted(line.split() for line in run.output().splitlines())
+    assert [gpu for gpu, *_ in pods] == ["4", "4", "7"]
+    assert len({host for _, host, _ in pods}) == 3
+    assert [own for *_, own in pods] == [pods[0][1], pods[1][1], "none"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,4")
     with (
         pytest.raises(ConfigError, match=r"CUDA_VISIBLE_DEVICES = '4,4': one node would have a GPU twice"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from trainer.checkpoint.read_memory import PINNED_BYTES, SMALLEST_BYTES, ReadMemory
+from trainer.checkpoint import reader
+from trainer.checkpoint.read_memory import PIECE_BYTES, ReadMemory
 from trainer.checkpoint.saved_tensor import SavedTensors
 
 
@@ -72,34 +76,59 @@ def test_the_values_stay_where_they_are() -> None:
 
 def test_a_thread_keeps_its_memory_and_shares_it_with_no_other() -> None:
     memory = ReadMemory(pinned=False)
-    first = memory.take(100)
-    first[:3] = b"abc"
-    assert bytes(memory.take(SMALLEST_BYTES)[:3]) == b"abc"
-    others: list[bytes] = []
-    thread = threading.Thread(target=lambda: others.append(bytes(memory.take(3))))
-    thread.start()
-    thread.join()
-    assert others == [bytes(3)]
+    for size in (100, PIECE_BYTES + 100):
+        memory.take(size)[:3] = b"abc"
+        assert bytes(memory.take(size - 50)[:3]) == b"abc"
+        others: list[bytes] = []
+        thread = threading.Thread(target=lambda size=size, found=others: found.append(bytes(memory.take(size)[:3])))
+        thread.start()
+        thread.join()
+        assert others == [bytes(3)]
+
+
+class Pinning:
+    """Stands in for torch.empty where no GPU is."""
+
+    def __init__(self, works: bool) -> None:
+        self.works = works
+        self.asked: list[tuple[int, bool]] = []
+        self.really = torch.empty
+
+    def __call__(self, size: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        self.asked.append((size, pin_memory))
+        if not self.works:
+            raise RuntimeError("out of pinned memory")
+        return self.really(size, dtype=dtype)
+
+
+def test_pieces_of_one_size_are_pinned_and_larger_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "empty", pinning := Pinning(works=True))
+    memory = ReadMemory(pinned=True)
+    for size in (5, PIECE_BYTES, PIECE_BYTES + 1, PIECE_BYTES + 2, 7):
+        assert len(memory.take(size)) == size
+    assert pinning.asked == [(PIECE_BYTES, True)]
+    memory.take(3)[:] = b"abc"
+    gc.collect()
+    assert bytes(memory.take(3)) == b"abc"
 
 
 def test_memory_that_cannot_be_pinned_is_used_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[tuple[int, bool]] = []
-
-    def empty(size: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
-        asked.append((size, pin_memory))
-        raise RuntimeError("out of pinned memory")
-
-    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch, "empty", pinning := Pinning(works=False))
     memory = ReadMemory(pinned=True)
-    larger = PINNED_BYTES + 1
-    assert len(memory.take(larger)) == larger  # too much to keep: it is not asked for
-    assert not asked
-    assert len(ReadMemory(pinned=False).take(5)) == 5
-    assert not asked
-    fresh = ReadMemory(pinned=True)
-    assert len(fresh.take(5)) == 5
-    assert len(fresh.take(SMALLEST_BYTES + 1)) == SMALLEST_BYTES + 1
-    assert asked == [(SMALLEST_BYTES, True)]  # once is enough
+    assert len(memory.take(5)) == 5
+    thread = threading.Thread(target=lambda: memory.take(5))
+    thread.start()
+    thread.join()
+    assert pinning.asked == [(PIECE_BYTES, True)]  # once is enough, for all threads
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("on_a_gpu", [True, False])
+def test_only_what_goes_to_a_gpu_is_read_into_pinned_memory(monkeypatch: pytest.MonkeyPatch, on_a_gpu: bool) -> None:
+    monkeypatch.setattr(torch, "empty", pinning := Pinning(works=True))
+    target = SimpleNamespace(is_cuda=on_a_gpu)
+    run = SimpleNamespace(file=SimpleNamespace(name="f"), first=0, last=0, items=(SimpleNamespace(target=target),))
+    reader._Load(Path("."), 4096, 1, [run])._memory.take(1)  # type: ignore[list-item]
+    assert bool(pinning.asked) is on_a_gpu
