@@ -38,8 +38,10 @@ COLUMNS = (
 WHILE_SHARED = (
     "The two ranks are two nodes of the local runner, and NCCL goes between them over TCP, for lack of a second GPU: "
     "`CUDA_VISIBLE_DEVICES=0,0 python -m bench.recovery --profile gpu-local --set cluster.nodes=2 --hardware "
-    "h200x1_shared`. The GPU goes from one process to the other and back, so that a step, and with it the first one "
-    "after a restart, takes longer than with a GPU for each. Waits, aborts and restarts are those of two ranks."
+    "h200x1_shared --raw /dev/shm/recovery/lines.jsonl --arms holdfast --count 5 --per-job 5`, and `--arms "
+    "nvrx-defaults --count 1` after it. The GPU goes from one process to the other and back, so that a step, and with "
+    "it the first one after a restart, takes longer than with a GPU for each. Waits, aborts and restarts are those of "
+    "two ranks."
 )
 SMALL_S = 0.05
 Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]

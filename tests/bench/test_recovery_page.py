@@ -59,8 +59,9 @@ def test_a_shared_gpu_says_so_and_two_are_still_to_be_measured(tmp_path: Path) -
 
 def test_a_cpu_is_shown_where_no_gpu_has_any_and_nothing_where_nothing_is(tmp_path: Path) -> None:
     assert said(tmp_path).startswith("Not measured on two GPUs")
-    keep(tmp_path, "cpu", sample("hang", 7.0))
+    keep(tmp_path, "cpu", sample("hang", 7.0), sample("sigkill", 7.0))
     assert "on 2 CPU cores" in said(tmp_path)
+    assert "| 8 s |" not in said(tmp_path), "goals are of GPUs"
 
 
 def test_every_arm_and_fault_of_the_bench_has_its_words() -> None:

@@ -235,3 +235,19 @@ def test_nodes_may_share_a_gpu_and_are_hosts_of_their_own_to_nccl(
         running(tmp_path / "twice", jobset(job("control", script, container=two))),
     ):
         pass
+
+
+def test_the_node_that_replaces_a_lost_one_has_its_gpu_and_shares_it_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,4")
+    gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    script = f'echo "$CUDA_VISIBLE_DEVICES $HOSTNAME $NCCL_HOSTID"; {FOREVER}'
+    workers = job("workers", script, replicas=2, backoff_limit=9, container=gpu)
+    with running(tmp_path / "out", jobset(job("control", FOREVER), workers)) as run:
+        first = run.pod("workers")
+        run.runner.kill_node(first.node or "").result(5)
+        second = run.pod("workers", not_named=first.name)
+        assert second.node != first.node
+        gpus, name, own = (tmp_path / "out/pods/logs" / f"{second.name}.log").read_text().split()
+        assert (gpus, own) == ("4", name)
