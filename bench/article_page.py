@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.demo import ROOT
+from bench.recovery_page import SHARED
 
 RESULTS = ROOT / "bench" / "results"
-HARDWARE = ("h200x2", "h200x1", "cpu")
+HARDWARE = ("h200x2", SHARED, "h200x1", "cpu")
 """Folders of results, the one to show first."""
+ALONE = ("h200x2", "h200x1")
+"""Those of GPUs that no other rank disturbs."""
 COLUMNS = (
     "arm",
     "<goodput",
@@ -53,7 +56,7 @@ def faults(folder: Path, table: Table) -> str:
 
 def cost(folder: Path) -> str:
     """What carrying all of it costs a step. folder: of the document that says so."""
-    path = kept("ft_cost.json", HARDWARE[:2])
+    path = kept("ft_cost.json", ALONE)
     if path is None:
         return "Not measured yet: `python -m bench.ft_cost` on a machine with two GPUs makes the number for this place."
     made = json.loads(path.read_text(encoding="utf-8"))
@@ -77,6 +80,7 @@ def kept(name: str, hardware: Sequence[str] = HARDWARE) -> Path | None:
 def _where(made: dict[str, Any], path: Path, folder: Path) -> str:
     gpus: Sequence[str] = made["hardware"].get("gpus", [])
     machine = f"{len(gpus)} x {gpus[0]}" if gpus else f"{made['hardware']['cores']} CPU cores"
+    machine += " that two ranks share" * (path.parent.name == SHARED)
     return f"{machine}, torch {made['versions']['torch']} ([raw numbers]({os.path.relpath(path, folder)}))"
 
 

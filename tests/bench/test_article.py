@@ -16,6 +16,7 @@ from bench import article, article_job, article_page, document, json_lines
 from bench.article import ARMS, FAULTS, STEPS, config_of, main, missing, parse
 from bench.article_job import Ended, Job
 from bench.article_rows import MEASURES, is_whole, make_row, result, rows_of
+from bench.recovery_page import SHARED
 from holdfast.goodput.ledger import BUCKETS, account
 from holdfast.goodput.reader import read_run
 from tests.goodput.builder import Run, begin, end, train
@@ -214,10 +215,11 @@ def test_documents_say_what_was_kept_and_that_a_cpu_only_tries_it_out(
 ) -> None:
     monkeypatch.setattr(article_page, "RESULTS", tmp_path)
     assert "Not measured yet" in article_page.faults(tmp_path, document.table)
-    for hardware, wall_s in (("cpu", 9.0), ("h200x2", 7.0)):
+    for hardware, wall_s in (("cpu", 9.0), (SHARED, 8.0), ("h200x2", 7.0)):
         (tmp_path / hardware).mkdir()
         made = result([row() | {"wall_s": wall_s}], config_of("all-on", "cpu-demo", [], STEPS), options(tmp_path))
         (tmp_path / hardware / "article_faults.json").write_text(json.dumps(made))
         said = article_page.faults(tmp_path, document.table)
         assert f"| all layers | 50.0% | 50.0% | 50.0% | 50.0% | {wall_s:.0f} | hang 9: 3.0 (4)" in said
         assert ("only tries the bench out" in said) is (hardware == "cpu")
+        assert (" that two ranks share, torch" in said) is (hardware == SHARED)
