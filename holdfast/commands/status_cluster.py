@@ -4,6 +4,7 @@ why, and what to do next. Reads what kubectl has printed, and needs no access to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -36,6 +37,8 @@ CLOSE = 2
 MOST_SHOWN = 40
 """Longer lists of pods or nodes are cut, those without a problem first."""
 WIDTH = 160
+_CLEARS = re.compile(r"resume\.clear_terminal=([0-9a-f]{8})")
+"""As holdfast.terminal.way_on says it."""
 
 
 def main(stream: TextIO) -> int:
@@ -81,17 +84,31 @@ def advice(facts: ClusterFacts) -> list[str]:
 
 
 def _for_jobset(jobset: JobSetFacts, facts: ClusterFacts) -> Iterator[str]:
-    codes = {pod.ended.code for pod in facts.pods if pod.jobset == jobset.key and pod.ended}
-    if jobset.terminal == "Failed" and codes & set(names.TERMINAL_CODES):
-        yield f"{jobset.name} has ended for good: mend the cause above, then {RUNBOOK}#a-run-that-has-ended-for-good"
+    ends = [pod.ended for pod in facts.pods if pod.jobset == jobset.key and pod.ended]
+    if jobset.terminal == "Failed" and {ended.code for ended in ends} & set(names.TERMINAL_CODES):
+        yield _way_on(jobset, ends)
     elif jobset.terminal == "Failed":
-        yield f"{jobset.name} has failed: the last line of each pod's log says why (kubectl logs POD)"
+        yield (
+            f"{jobset.name} has failed: the last line of each pod's log says why (kubectl logs POD); then delete it "
+            "and apply job/ again"
+        )
     elif not jobset.terminal and jobset.suspended:
         patch = """'{"spec": {"suspend": false}}'"""
         yield f"it is suspended: kubectl patch jobset {jobset.name} -n {jobset.namespace} --type merge -p {patch}"
     elif not jobset.terminal and jobset.max_restarts - jobset.counted_restarts <= CLOSE:
         left = max(0, jobset.max_restarts - jobset.counted_restarts)
         yield f"{jobset.name} may restart {left} more times (recovery.max_generations): find out why it does"
+
+
+def _way_on(jobset: JobSetFacts, ends: list[Ended]) -> str:
+    """The pods that found the record have its id at the end of what they said; one that wrote it may not."""
+    said = (_CLEARS.search(ended.message) for ended in ends if ended.code in names.TERMINAL_CODES)
+    record = next((found[1] for found in said if found), None)
+    clear = "clear its record" if record is None else f"add `resume: {{clear_terminal: {record}}}` to the profile"
+    return (
+        f"{jobset.name} has ended for good: mend the cause above, {clear}, delete the JobSet, synthesize and apply "
+        f"job/: {RUNBOOK}#a-run-that-has-ended-for-good"
+    )
 
 
 def _for_pod(pod: PodFacts, facts: ClusterFacts) -> Iterator[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
-import pty
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +15,10 @@ from kubeflow_trainer_api.models import JobsetV1alpha2JobSetStatus
 
 from holdfast import cli
 from holdfast.commands.cluster_objects import read_cluster
-from holdfast.commands.status_cluster import MEANINGS, MOST_SHOWN, RUNBOOK, advice, main, report
-from holdfast.config import ConfigError, load_profile, names
+from holdfast.commands.status_cluster import MEANINGS, MOST_SHOWN, RUNBOOK, advice, report
+from holdfast.config import load_profile, names
+from holdfast.run_directory import Terminal
+from holdfast.terminal import terminal_id, way_on
 from k8s.main import ROOT, use_bundled_node
 from tests.commands.cluster_state import ClusterState, Object
 
@@ -113,10 +113,21 @@ def test_a_run_that_has_ended_for_good_points_at_the_way_on(state: ClusterState,
     assert page == RUNBOOK and f"\n## {anchor.replace('-', ' ').capitalize()}\n" in (ROOT / page).read_text()
 
 
+def test_the_record_that_must_be_cleared_is_named_however_long_the_reason_is(state: ClusterState) -> None:
+    record = Terminal(
+        names.EXIT_GIVE_UP, f"the same exception {'again and ' * 50}again", rank=1, step=5, attempt="g1-c0-r0"
+    )
+    state.end("workers-1", record.code, "an id that is cut off")
+    state.end("workers-0", record.code, f"TERMINAL.json: {record.reason} {way_on(record)}")
+    state.fail("FailedJobs", "jobset failed due to one or more job failures")
+    assert terminal_id(record) not in line(state, "  workers-0: ")  # too long for a line
+    assert f"resume: {{clear_terminal: {terminal_id(record)}}}" in next_steps(state)[0]
+
+
 def test_a_failed_job_without_a_terminal_code_sends_to_the_logs(state: ClusterState) -> None:
     state.end("control-0", 1)
     state.fail("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts")
-    assert "kubectl logs" in next_steps(state)[0]
+    assert "kubectl logs" in next_steps(state)[0] and "apply job/ again" in next_steps(state)[0]
 
 
 def test_a_completed_job_asks_for_nothing(state: ClusterState) -> None:
@@ -238,59 +249,11 @@ def test_a_field_of_another_type_counts_as_not_said(state: ClusterState, broken:
     assert any(text.startswith(f"jobset {state.name}") for text in lines(state))
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "it is empty"),
-        ("  \n", "it is empty"),
-        ("NAME READY STATUS", "it is not JSON"),
-        ('{"items": [', "it is not JSON"),
-        ("[" * 100_000, "it is not JSON"),
-        ("[]", "it is no Kubernetes object"),
-        ('{"items": {}}', "its items are no list"),
-        ('{"items": [3]}', "items.0 is no Kubernetes object"),
-        ('{"items": [{"kind": "Pod"}]}', "items.0 is no Kubernetes object"),
-        ('{"apiVersion": "v1", "kind": "List", "items": []}', "it holds nothing"),
-        ('{"kind": "Pod", "metadata": {"name": "a"}}', "it holds Pod, and no JobSet of Holdfast"),
-        ('{"kind": "JobSet", "metadata": {"name": "a"}}', "it holds JobSet, and no JobSet of Holdfast"),
-    ],
-)
-def test_what_is_no_cluster_state_is_refused_in_one_message(text: str, why: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        main(io.StringIO(text))
-    (problem,) = refusal.value.problems
-    assert problem.why.startswith(why)
-
-
-def given(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
-
-
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_the_command_reads_standard_input(
     state: ClusterState, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given(monkeypatch, state.dump().encode())
+    content = io.TextIOWrapper(io.BytesIO(state.dump().encode()), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", content)
     assert cli.main(["status", *words]) == 0
     assert capsys.readouterr().out.splitlines() == lines(state)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"{}"])
-def test_the_command_refuses_with_code_2_and_one_message(
-    content: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given(monkeypatch, content)
-    assert cli.main(["status"]) == 2
-    said = capsys.readouterr()
-    assert not said.out and said.err.startswith("no cluster state: 1 problem\n")
-
-
-def test_on_a_terminal_it_does_not_wait_for_somebody_to_type_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ours, theirs = pty.openpty()
-    with open(theirs) as terminal:
-        monkeypatch.setattr(sys, "stdin", terminal)
-        assert cli.main(["status"]) == 2
-    os.close(ours)
-    assert "nothing is piped in" in capsys.readouterr().err
