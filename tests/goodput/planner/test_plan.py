@@ -40,8 +40,9 @@ def test_the_json_of_a_plan_has_these_keys_and_no_others() -> None:
 
 def test_a_plan_has_a_row_for_each_single_change() -> None:
     names = " | ".join(change.name for change in plan_for(setting()).changes)
-    for part in ("best intervals", "save every 25 steps", "save every 100 steps", "a local tier",
-                 "one spare more", "one spare less", "in_process on", "in_job off", "standby off", "file system", "all that"):  # fmt: skip
+    for part in ("best intervals", "save every 25 steps", "save every 100 steps", "a local tier", "one spare more",
+                 "one spare less", "in_process on", "in_job off", "standby off", "file system",
+                 "all that"):  # fmt: skip
         assert part in names
 
 
