@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -36,6 +37,12 @@ def way_on(terminal: Terminal) -> str:
         "Mend the cause, then `holdfast resume DIR --clear-terminal`, or on a cluster a new synthesis with "
         f"resume.clear_terminal={terminal_id(terminal)}."
     )
+
+
+def record_named_in(text: str) -> str | None:
+    """The id in what `way_on` has said, wherever that stands; None if it is not in the text."""
+    found = re.search(r"resume\.clear_terminal=([0-9a-f]{8})", text)
+    return None if found is None else found[1]
 
 
 def set_aside(run: RunDirectory) -> Path | None:

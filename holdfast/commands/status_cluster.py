@@ -4,7 +4,6 @@ why, and what to do next. Reads what kubectl has printed, and needs no access to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -18,6 +17,7 @@ from holdfast.commands.cluster_objects import (
     read_cluster,
 )
 from holdfast.config import ConfigError, Problem, names
+from holdfast.terminal import record_named_in
 
 MEANINGS = {
     names.EXIT_COMPLETE: "complete",
@@ -37,8 +37,6 @@ CLOSE = 2
 MOST_SHOWN = 40
 """Longer lists of pods or nodes are cut, those without a problem first."""
 WIDTH = 160
-_CLEARS = re.compile(r"resume\.clear_terminal=([0-9a-f]{8})")
-"""As holdfast.terminal.way_on says it."""
 
 
 def main(stream: TextIO) -> int:
@@ -102,8 +100,8 @@ def _for_jobset(jobset: JobSetFacts, facts: ClusterFacts) -> Iterator[str]:
 
 def _way_on(jobset: JobSetFacts, ends: list[Ended]) -> str:
     """The pods that found the record have its id at the end of what they said; one that wrote it may not."""
-    said = (_CLEARS.search(ended.message) for ended in ends if ended.code in names.TERMINAL_CODES)
-    record = next((found[1] for found in said if found), None)
+    said = (record_named_in(ended.message) for ended in ends if ended.code in names.TERMINAL_CODES)
+    record = next(filter(None, said), None)
     clear = "clear its record" if record is None else f"add `resume: {{clear_terminal: {record}}}` to the profile"
     return (
         f"{jobset.name} has ended for good: mend the cause above, {clear}, delete the JobSet, synthesize and apply "

@@ -26,12 +26,12 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.futures import Future
 
 from holdfast.checkpoint_folder import DCP_METADATA, SAMPLE_EVERY, FileRecord, Marker, read_exactly
-from trainer.checkpoint.read_memory import ReadMemory
+from trainer.checkpoint.read_memory import PIECE_BYTES, ReadMemory
 from trainer.checkpoint.saved_tensor import SavedTensors
 
 Verify = Literal["full", "sampled", "sizes"]
-RUN_BYTES = 1 << 26
-"""Neighbouring tensors are read together up to about this size: many requests in flight, each large."""
+RUN_BYTES = PIECE_BYTES
+"""Neighbouring tensors are read together up to this size, which is pinned: many requests in flight, each large."""
 LOOK_UP_S = 0.2
 """A rank that waits for its readers looks up so often: an abort by NVRx reaches Python code only."""
 
