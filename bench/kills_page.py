@@ -35,12 +35,13 @@ def schedules_headline(folder: Path) -> str:
         return "Not tried yet: `make chaos` makes the numbers for this place."
     kinds = ", ".join(f"{name} {count}" for name, count in sorted(kept["kinds"].items()))
     terminal = sum(count for end, count in kept["ends"].items() if end.startswith("terminal"))
+    endless = f"; {kept['ends']['hang']} had not ended when its time was over" * ("hang" in kept["ends"])
     failed = f", and {len(kept['failed'])} did not (seeds {', '.join(map(str, kept['failed']))})" * bool(kept["failed"])
     return (
         f"{kept['schedules']} whole jobs, each from the synthesized manifest through the local runner, under random "
         f"schedules of {sum(kept['kinds'].values())} faults ({kinds}): {kept['complete']} kept every promise{failed}. "
-        f"{kept['compared'] - kept['wrong_weights']} of {kept['compared']} that were to become complete ended with the "
-        f"weights of a job in peace, bit for bit; {terminal} ended for good, with the reason on record. "
+        f"{kept['compared'] - kept['wrong_weights']} of {kept['compared']} that became complete have the weights of a "
+        f"job in peace, bit for bit; {terminal} ended for good, with the reason on record{endless}. "
         f"{kept['restarts']} restarts; the longest job took {kept['longest_s']:.0f} s "
         f"([raw numbers]({os.path.relpath(SCHEDULES, folder)}), commit {kept['commit']}; `make chaos` does it again)."
     )

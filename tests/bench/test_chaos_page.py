@@ -41,8 +41,10 @@ def test_a_seed_that_failed_is_named(kept: Path) -> None:
     assert "under random schedules of 200 faults (hang 120, node_loss 80)" in text
     assert "199 kept every promise, and 1 did not (seeds 17)." in text
     assert "184 of 184" in text and "15 ended for good" in text and "(chaos.json)" in text
+    assert "on record; 1 had not ended when its time was over." in text
 
 
 def test_nothing_is_said_of_failures_where_there_are_none(kept: Path) -> None:
-    kept.write_text(json.dumps({**SUM, "complete": 200, "failed": []}))
-    assert "200 kept every promise. " in kills_page.schedules_headline(kept.parent)
+    kept.write_text(json.dumps({**SUM, "complete": 200, "failed": [], "ends": {"complete": 185, "terminal 93": 15}}))
+    text = kills_page.schedules_headline(kept.parent)
+    assert "200 kept every promise. " in text and "had not ended" not in text
