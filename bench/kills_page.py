@@ -35,7 +35,8 @@ def schedules_headline(folder: Path) -> str:
         return "Not tried yet: `make chaos` makes the numbers for this place."
     kinds = ", ".join(f"{name} {count}" for name, count in sorted(kept["kinds"].items()))
     terminal = sum(count for end, count in kept["ends"].items() if end.startswith("terminal"))
-    endless = f"; {kept['ends']['hang']} had not ended when its time was over" * ("hang" in kept["ends"])
+    late = kept["ends"].get("hang", 0)
+    endless = f"; {late} had not ended when its time was over" * bool(late)
     failed = f", and {len(kept['failed'])} did not (seeds {', '.join(map(str, kept['failed']))})" * bool(kept["failed"])
     return (
         f"{kept['schedules']} whole jobs, each from the synthesized manifest through the local runner, under random "
