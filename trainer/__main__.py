@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,6 +25,7 @@ from trainer.gpu_memory import require_room
 from trainer.metrics.rank import MeasuredLog, measure
 from trainer.model_folder import settled
 from trainer.restart import who
+from trainer.restart.heartbeat import MonitorLost
 from trainer.restart.learned_limits import StepLimit
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
 
@@ -59,6 +61,9 @@ def main() -> int:
     except (StaleAttempt, StaleGeneration) as error:
         logging.error("%s", error)
         return names.EXIT_PREEMPTED
+    except MonitorLost as error:
+        logging.error("%s", error)
+        return names.EXIT_RETRY
 
 
 def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
@@ -116,6 +121,7 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
             identity,
             lambda attempt, watch: _attempt(attempt, survivors, watch),
             lambda: run.terminal() is not None,
+            lambda: survivors.finished,
         )
     finally:
         writer.close()
@@ -144,7 +150,8 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
         train(attempt, survivors, watch)
     except Leaving as leaving:
         log.point("attempt_end", restart=attempt.restart, outcome="preempted", error=str(leaving), step=survivors.step)
-        survivors.pulse.leave()
+        with suppress(MonitorLost):
+            survivors.pulse.leave()
         survivors.writer.close()
         leaving.together()
         leave(names.EXIT_PREEMPTED)  # at once: NVRx's wrapper would answer whatever is raised here with a restart
@@ -161,6 +168,11 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
         log.point("attempt_end", restart=attempt.restart, outcome="exception", error=str(error), step=survivors.step)
         failures.record(run, attempt, identity.rank, survivors.step, error, 0, counts=False)
         raise
+    except MonitorLost as error:
+        log.point("attempt_end", restart=attempt.restart, outcome="exception", error=str(error), step=survivors.step)
+        failures.record(run, attempt, identity.rank, survivors.step, error, 0, counts=False)
+        logging.error("%s. This process ends, for the launcher to start another.", error)
+        leave(names.EXIT_RETRY)  # at once: layer 1 would answer an exception with an attempt that ends alike
     except SavesKeepFailing as error:
         log.point(
             "attempt_end", restart=attempt.restart, outcome="exception", error=str(error)[:500], step=survivors.step

@@ -28,6 +28,8 @@ LOOK_AGAIN_S = 5.0
 """How often a pod on an unfit node looks whether it is fit again."""
 LAST_WORDS_BYTES = 4096
 """What Kubernetes keeps of a termination message."""
+LAST_WORDS_TAIL = 1024
+"""Of a longer one, so much of its end is said: what to do about it stands there, with the id of the record."""
 
 
 def supervise(pod: Pod) -> int:
@@ -49,7 +51,16 @@ def say_last_words(reason: str) -> None:
     path = os.environ.get(names.ENV_TERMINATION_MESSAGE)
     if path:
         with contextlib.suppress(OSError):  # the reason is in the log and in the records as well
-            Path(path).write_bytes(reason.encode()[:LAST_WORDS_BYTES])
+            Path(path).write_bytes(_cut(reason))
+
+
+def _cut(reason: str) -> bytes:
+    """The reason in UTF-8; of a long one the middle is left out."""
+    whole, gap = reason.encode(), b" [...] "
+    if len(whole) <= LAST_WORDS_BYTES:
+        return whole
+    head, tail = whole[: LAST_WORDS_BYTES - LAST_WORDS_TAIL - len(gap)], whole[-LAST_WORDS_TAIL:]
+    return head.decode(errors="ignore").encode() + gap + tail.decode(errors="ignore").encode()
 
 
 def _outcome(pod: Pod) -> Outcome:

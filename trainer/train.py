@@ -43,6 +43,8 @@ class Survivors:
     """The same for the local tier, where there is one."""
     step: int = 0
     """Last step that this process finished or began; names the place of a failure."""
+    finished: int = 0
+    """Steps that this process has finished, in all its attempts."""
     faults: Faults = field(init=False)
     """What is broken on purpose."""
 
@@ -103,6 +105,7 @@ def train(attempt: Attempt, survivors: Survivors, watch: HangWatch) -> None:
                 with pulse.section(section), log.span("step", step=step) as span, own.step():
                     faults.strike("forward", step)
                     span["loss"] = train_step(step, survivors, parts)
+                survivors.finished += 1
                 if step == first:
                     log.point("first_step", step=step)
                 if warm:
@@ -170,7 +173,7 @@ def train_step(step: int, survivors: Survivors, parts: Parts) -> float:
     optimizer.zero_grad(set_to_none=True)
     with own.apart():
         numbers = clipped.read()  # the device may still be at the update, and a save is launched behind it
-        parts.losses.accepts(step, numbers.norm, numbers.loss)
+        parts.losses.accepts(step, numbers.norm, numbers.loss, numbers.own_loss)
     time.sleep(max(0.0, config.training.min_step_s - (time.monotonic() - start)))
     return numbers.own_loss
 

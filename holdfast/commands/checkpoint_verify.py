@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.checkpoint_folder import SAMPLE_EVERY, FileRecord, Marker, damage, read_exactly, read_marker
+from holdfast.checkpoint_folder import SAMPLE_EVERY, FileRecord, Marker, damage, look, read_exactly, read_marker
 from holdfast.commands.checkpoint_steps import committed_steps, size_text
 from holdfast.commands.progress import Progress
 from holdfast.config import names
@@ -46,8 +46,11 @@ def main(args: argparse.Namespace) -> int:
     run_dir = locate_run(args.directory)
     folder = run_dir / names.CHECKPOINTS
     since = time.monotonic()
-    verdicts = []
-    for step in committed_steps(run_dir, args.step):
+    found = look(folder)
+    unreadable = [step for step in found.damaged if args.step in (None, step)]
+    verdicts = [_unreadable(folder, step) for step in unreadable]
+    others = not unreadable or (args.step is None and found.committed)
+    for step in committed_steps(run_dir, args.step) if others else ():
         with Lease(folder, step, "checkpoint verify"):
             marker = read_marker(folder / names.step_folder(step))
             if marker is None:
@@ -58,6 +61,14 @@ def main(args: argparse.Namespace) -> int:
     seconds, read = time.monotonic() - since, sum(verdict.bytes for verdict in verdicts)
     print(f"{size_text(read)} read in {seconds:.1f} s, {read / 1e9 / max(seconds, 1e-9):.2f} GB/s")
     return EXIT_DAMAGED if any(verdict.problems for verdict in verdicts) else 0
+
+
+def _unreadable(checkpoints: Path, step: int) -> Verdict:
+    """Of a step whose marker cannot be read: nothing says what its files should be."""
+    marker = checkpoints / names.step_folder(step) / names.COMMITTED
+    print(f"{marker}: it is no marker that can be read; restore it from a copy, and until then this step is not used")
+    print(f"step {step}: DAMAGED, 1 problem", flush=True)
+    return Verdict(step, problems=[str(marker)])
 
 
 def verify(checkpoints: Path, marker: Marker, every: int) -> Verdict:

@@ -87,7 +87,8 @@ def resume(out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, po
     if not (out / PROFILE).is_file():
         fix = "name the --out folder of an earlier `holdfast run`"
         raise ConfigError([Problem("DIR", str(out), f"it has no {PROFILE}, so it is no folder of a run", fix)])
-    config = load_profile(str(out / PROFILE), overrides)
+    # To go back to a step is asked for once: what the folder keeps of it was the last start's.
+    config = load_profile(str(out / PROFILE), ["resume.step=null", *overrides])
     with RunFolder(out) as folder:
         _require_same_run(folder.path, config)
         close_terminal(run_directory(folder.layout, config), clear=clear_terminal)

@@ -14,6 +14,7 @@ from holdfast.cli import main
 from holdfast.commands import checkpoint_verify
 from holdfast.commands.checkpoint_ls import saves_of
 from holdfast.commands.checkpoint_verify import verify
+from holdfast.config import names
 from holdfast.leases import Lease
 from tests.commands.saved_steps import BLOCK, Said, commit, content, flip, holdfast, marker_of
 
@@ -138,3 +139,17 @@ def test_a_step_that_is_deleted_before_its_lease_is_no_damage(
     monkeypatch.setattr(checkpoint_verify, "Lease", Late)
     assert main(["checkpoint", "verify", str(tmp_path)]) == 0
     assert "step 20: training deleted it" in capsys.readouterr().out
+
+
+def test_a_step_whose_marker_cannot_be_read_is_damaged_whatever_else_is_there(tmp_path: Path, capsys: Said) -> None:
+    torn = commit(tmp_path, 20) / names.COMMITTED
+    torn.write_text(torn.read_text()[:50])
+    for arguments in ([], ["--step", "20"]):
+        assert main(["checkpoint", "verify", str(tmp_path), *arguments]) == checkpoint_verify.EXIT_DAMAGED
+        said = capsys.readouterr().out
+        assert f"{torn}: it is no marker that can be read" in said and "step 20: DAMAGED, 1 problem" in said
+    commit(tmp_path, 30)
+    assert main(["checkpoint", "verify", str(tmp_path)]) == checkpoint_verify.EXIT_DAMAGED
+    said = capsys.readouterr().out
+    assert "step 20: DAMAGED" in said and "step 30: whole" in said
+    assert main(["checkpoint", "verify", str(tmp_path), "--step", "30"]) == 0

@@ -51,6 +51,24 @@ def test_an_existing_folder_is_resumed(tmp_path: Path, capfd: pytest.CaptureFixt
     assert printed.count("step 1 of") == 1  # the second run went on at 11
 
 
+def test_a_step_to_go_back_to_is_asked_for_once(tmp_path: Path) -> None:
+    """Kept in the folder's profile it would be obeyed at the next start too, which may come weeks later."""
+    out = tmp_path / "out"
+    assert run(out, "--set", "resume.step=5", "--set", "seed=7", steps=10) == 0
+
+    def resumed(*words: str) -> int | None:
+        (out / "run/COMPLETE").unlink()
+        assert cli.main(["resume", str(out), *words]) == 0
+        config = load_file(out / "profile.yaml")
+        assert config.seed == 7, "other values are kept"
+        return config.resume.step
+
+    assert load_file(out / "profile.yaml").resume.step == 5, "this start obeys it"
+    assert resumed() is None
+    assert resumed("--set", "resume.step=10") == 10
+    assert resumed() is None
+
+
 def test_explain_prints_every_difference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert run(out, "--explain") == 0

@@ -1,6 +1,7 @@
-"""One rank under NVRx's wrapper whose main thread stands still: `python -m tests.trainer.in_process_rank STORE WHERE`.
+"""One rank under NVRx's wrapper that does not do well: `python -m tests.trainer.in_process_rank STORE WHERE`.
 
-WHERE: `starting`, `off` or `started`. Prints a line per attempt; only the first one stands still.
+WHERE: `starting`, `off` or `started`: there the main thread of the first attempt stands still. `idle`: every attempt
+fails before its first step. `slow`: eight attempts fail, each after one step. Prints a line per attempt.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 import time
 
 from holdfast.config import load_profile
+from trainer.__main__ import leave
 from trainer.restart import in_process
 from trainer.restart.in_process import HangWatch
 from trainer.runtime import Attempt, Identity
@@ -26,9 +28,14 @@ SETS = (
 def main() -> None:
     """Run attempts until one comes to its end."""
     store, where = sys.argv[1:]
+    steps: list[int] = []
 
     def body(attempt: Attempt, watch: HangWatch) -> None:
         print(f"attempt {attempt.restart}", flush=True)
+        if where == "slow" and attempt.restart < 8:
+            steps.append(attempt.restart)
+        if where == "idle" or (where == "slow" and attempt.restart < 8):
+            raise RuntimeError("the peer is gone")
         if where == "starting" and attempt.restart == 0:
             time.sleep(STILL_S)
             for _ in range(200):  # Python runs again: there a restart would strike
@@ -45,8 +52,12 @@ def main() -> None:
                 time.sleep(0.01)
 
     config = load_profile("cpu-test", [*SETS])
-    in_process.run(config, Identity(0, 1, 0, 1, 0, "", "", store), body, lambda: False)
+    in_process.run(config, Identity(0, 1, 0, 1, 0, "", "", store), body, lambda: False, lambda: len(steps))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException as end:  # noqa: BLE001  NVRx's RestartAbort is one
+        print(f"ended: {end}", flush=True)
+        leave(1)

@@ -46,7 +46,8 @@ def test_what_is_not_finite_ends_the_run_with_step_and_value(tmp_path: Path, nor
     judge = losses(tmp_path)
     assert judge.accepts(1, 1.0, 2.0)
     with pytest.raises(BadLoss):
-        judge.accepts(2, norm, loss)
+        judge.accepts(2, norm, loss, 0.5)
+    assert [event["own_loss"] for event in events(tmp_path, "bad_loss")] == ["0.5"], "of this rank's part of the batch"
     terminal = RunDirectory(tmp_path).terminal()
     assert terminal is not None and (terminal.code, terminal.step) == (93, 2)
     assert f"mean loss {loss:g}, gradient norm {norm:g}" in terminal.reason and "on_bad_loss=stop" in terminal.reason

@@ -176,3 +176,32 @@ def test_the_time_before_a_start_by_hand_is_nobodys_loss(tmp_path: Path) -> None
     assert run.attempt(0, 100) is None
     assert run.attempt(1, 100) is None, "10 s are lost, and not a week"
     assert run.attempt(2, 100, after_s=61) is not None
+
+
+def fails_early(run: Run, *attempts: str) -> None:
+    """Records of attempts that ended before any of them began, as failures.py leaves them."""
+    for attempt in attempts:
+        write_atomically(run.run.attempts / f"{attempt}.rank1.json", json.dumps({"attempt": attempt}))
+
+
+def test_a_cycle_whose_attempts_all_fail_before_they_begin_is_a_restart_too(tmp_path: Path) -> None:
+    """Seed 157 of the schedules: no rank could reach its monitor, so none began, and nothing counted."""
+    run = Run(tmp_path, "recovery.max_restarts_without_progress=3")
+    assert run.attempt(0) is None
+    fails_early(run, "g1-c0-r1", "g1-c1-r0", "g1-c1-r1", "g1-c1-r2", "g1-c10-r0")
+    assert run.budget.count() is None and run.budget.count() is None, "two more cycles, however often one looks"
+    fails_early(run, "g1-c11-r0")
+    terminal = run.budget.count()
+    assert terminal is not None and "3 restarts without a newer commit than step 0" in terminal.reason
+    assert "g1-c1, g1-c10, g1-c11" in terminal.reason
+
+
+def test_the_first_cycle_is_no_restart_and_a_start_by_hand_forgets_those_before(tmp_path: Path) -> None:
+    run = Run(tmp_path, "recovery.max_restarts_without_progress=3")
+    fails_early(run, "g1-c0-r0", "g1-c0-r1", "g1-c1-r0", "g1-c2-r0")
+    assert run.budget.count() is None
+    run.run.release(1)
+    run.start(job="by hand")
+    fails_early(run, "g2-c0-r0", "g2-c1-r0", "g2-c2-r0")
+    assert run.budget.count() is None
+    assert run.attempt(3) is not None

@@ -14,7 +14,7 @@ import pytest
 from holdfast.config import names
 from holdfast.process_identity import pid_started
 from holdfast.run_directory import Terminal
-from holdfast.terminal import terminal_id
+from holdfast.terminal import record_named_in, terminal_id
 from tests.trainer.fake_pod import FakePod, runs
 
 ID = terminal_id(Terminal(93, "the same again"))
@@ -233,3 +233,13 @@ def test_a_pod_on_an_unfit_node_waits_and_starts_when_it_is_fit_again_or_ends_af
     until_looked(pod, looks + 1)
     process.send_signal(signal.SIGTERM)
     assert pod.ends(process)[0] == 75 and not (pod.run_dir / "launched").exists()
+
+
+def test_of_a_long_reason_kubernetes_keeps_the_beginning_and_what_to_do(pod: FakePod, tmp_path: Path) -> None:
+    terminal = Terminal(93, "the same again, " + "ä" * 5000)
+    pod.run.write_terminal(terminal)
+    words = tmp_path / "termination-log"
+    pod.ends(pod.start("exit 0", add={names.ENV_TERMINATION_MESSAGE: str(words)}))
+    said = words.read_bytes()
+    assert len(said) <= 4096 and b"the same again" in said and b" [...] " in said
+    assert record_named_in(said.decode()) == terminal_id(terminal)

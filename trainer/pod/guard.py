@@ -1,5 +1,5 @@
 """What a worker's supervisor does around one launcher for the stop rules: it keeps the ranks' output, records how ranks
-die, and says whether this node is still fit.
+die, says whether this node is still fit, and ends a launcher whose ranks nothing would watch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from holdfast.run_directory import Owner
 from trainer import preflight
 from trainer.child import Child
 from trainer.pod.pod import Pod
+from trainer.pod.unwatched import Unwatched
 from trainer.pod.verdict import Outcome
 from trainer.restart.deaths import Deaths
 from trainer.restart.node_health import NodeHealth
@@ -25,6 +26,7 @@ class Guard:
         recovery = pod.config.recovery
         self._deaths = Deaths(pod.run, pod.scratch, owner.generation, recovery.same_step_limit)
         self._logs = RankLogs(pod.config, pod.run, pod.scratch, owner.generation, pod.name)
+        self._unwatched = Unwatched(pod.scratch)
         self._health: NodeHealth | None = None
         if recovery.in_job:  # torchrun asks nobody, and restarts nothing: a new pod begins with its own preflight
             self._health = NodeHealth(
@@ -53,11 +55,14 @@ class Guard:
         """Call often while the launcher runs, and once when it has ended."""
         if child.code() is not None:
             self._deaths.settle()  # the record may say how this pod ends
+        self._unwatched.look_after(child)
         if self._health is not None:
             self._health.look_after(child)
 
     def verdict(self, outcome: Outcome | None) -> Outcome | None:
-        """The pod's end, with the node's unfitness as the reason where that is it."""
+        """The pod's end, with what the guard has ended the launcher for as the reason where that is it."""
+        if self._unwatched.why and outcome is not None and outcome.code == names.EXIT_RETRY:
+            return Outcome(names.EXIT_RETRY, self._unwatched.why)
         if self._health is None or not self._health.unfit or (outcome and outcome.code != names.EXIT_RETRY):
             return outcome
         return Outcome(names.EXIT_RETRY, f"this node is unfit: {self._health.unfit}")

@@ -109,9 +109,9 @@ class Losses:
             return math.inf
         return factor * median(window)
 
-    def accepts(self, step: int, norm: float, loss: float) -> bool:
-        """Whether the update of this step was made. norm, loss: the same on all ranks. Raises BadLoss, on all ranks
-        alike, where the policy ends the attempt or the run."""
+    def accepts(self, step: int, norm: float, loss: float, own_loss: float = math.nan) -> bool:
+        """Whether the update of this step was made. norm, loss: the same on all ranks; own_loss: of this rank's part of
+        the batch, for the record. Raises BadLoss, on all ranks alike, where the policy ends the attempt or the run."""
         if str(step) in self._skipped.why:
             self._log.point("batch_skipped", step=step, why=self._skipped.why[str(step)], again=True)
             return False
@@ -119,7 +119,7 @@ class Losses:
         if why is None:
             self._remember(step, loss)
             return True
-        self._log.point("bad_loss", step=step, why=why, loss=repr(loss), norm=repr(norm))
+        self._log.point("bad_loss", step=step, why=why, loss=repr(loss), norm=repr(norm), own_loss=repr(own_loss))
         return self._answer(step, why)
 
     def _wrong(self, step: int, norm: float, loss: float) -> str | None:

@@ -1,7 +1,7 @@
 """What restarts may cost: how many without progress, how many per hour, how much lost time. Judged by the control pod.
 
-It looks at two records that others write, the list of attempts and the newest committed step, and keeps its own beside
-them: attempts/budget.json. So a new control pod goes on counting where the last one stopped.
+It looks at what others write, the list of attempts, the names of failures and the newest committed step, and keeps its
+own record beside them: attempts/budget.json. So a new control pod goes on counting where the last one stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.lineage import Begun
 from holdfast.run_directory import Owner, RunDirectory, Terminal, read_json, write_atomically
 
 LOOK_S = 2.0
-"""How often the records are read: two small files of the shared file system."""
+"""How often the records are read: two small files and one folder's names, on the shared file system."""
 HOUR_S = 3600.0
 MOST_COMMITS = 100
 """Commits whose time is remembered; a restart goes back to one of the last few."""
@@ -39,8 +39,9 @@ class Restart:
 
 @dataclass
 class Book:
-    """What is kept in budget.json. known: attempts that have been seen, counted or not. began: when the first was seen,
-    for work that no commit holds. commits: step -> when it was first seen committed."""
+    """What is kept in budget.json. known: attempts that have been seen, counted or not, and cycles none of whose
+    attempts began. began: when the first was seen, for work that no commit holds. commits: step -> when it was first
+    seen committed."""
 
     known: list[str] = field(default_factory=list)
     began: float = 0.0
@@ -106,6 +107,8 @@ class Budget:
             return None
         now, committed = self._clock(), self._committed()
         self._book.commits.setdefault(str(committed), now)
+        for cycle in self._barren(begun):
+            self._count(Begun(cycle, None), now, committed, lost_s=0.0)
         for entry in begun:
             if entry.attempt not in self._book.known:
                 self._count(entry, now, committed)
@@ -119,12 +122,20 @@ class Budget:
             write_atomically(self._run.attempts / names.BUDGET, after)
         return self._judge(now)
 
-    def _count(self, entry: Begun, now: float, committed: int) -> None:
+    def _barren(self, begun: list[Begun]) -> list[str]:
+        """New cycles of the launcher, `g1-c4`, whose attempts have failed before any of them began: without a process
+        group no rank puts an attempt on the list. What they cost counts with the next one that begins."""
+        fruitful = {_cycle_of(entry.attempt) for entry in begun}
+        failed = {_cycle_of(path.name) for path in self._run.attempts.glob(f"g{self._owner.generation}-c*.rank*.json")}
+        new = failed - fruitful - {f"g{self._owner.incarnation}-c0", *self._book.known}
+        return sorted(new, key=lambda cycle: int(cycle.rpartition("c")[2]))
+
+    def _count(self, entry: Begun, now: float, committed: int, lost_s: float | None = None) -> None:
         book = self._book
         book.known.append(entry.attempt)
         if entry.adopted or entry.attempt == f"g{self._owner.incarnation}-c0-r0":
             return
-        book.restarts.append(Restart(entry.attempt, now, committed))
+        book.restarts.append(Restart(entry.attempt, now, committed, lost_s))
         if committed > book.progress:
             book.progress, book.idle = committed, []
         else:
@@ -188,6 +199,11 @@ class Budget:
             return names.step_of((self._run.checkpoints / names.LATEST).read_text().strip()) or 0
         except OSError:
             return 0
+
+
+def _cycle_of(name: str) -> str:
+    """`g1-c4` of the attempt g1-c4-r0, or of a record that is named after it."""
+    return name.partition(".")[0].rpartition("-r")[0]
 
 
 def _some(attempts: list[str]) -> str:

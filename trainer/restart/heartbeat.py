@@ -26,6 +26,10 @@ MONITORED_PREFIX = "monitored-"
 the process started: in a pod that has restarted its ranks for weeks, a pid comes again."""
 
 
+UNREACHABLE = "unreachable"
+"""Pod-local file: a new rank could not connect to its monitor. The supervisor looks for it."""
+
+
 def is_monitored(scratch: Path, pid: int) -> bool:
     """Whether this process, and no earlier one with its pid, has opened its first section."""
     try:
@@ -34,16 +38,27 @@ def is_monitored(scratch: Path, pid: int) -> bool:
         return False
 
 
+def monitor_is_gone(scratch: Path) -> bool:
+    """Whether a rank of this launcher could not connect to its monitor."""
+    return (scratch / UNREACHABLE).exists()
+
+
 def forget_monitored(scratch: Path) -> None:
     """Remove what earlier ranks of this pod have left behind. Call it while no rank runs."""
-    for mark in scratch.glob(f"{MONITORED_PREFIX}*"):
+    for mark in [*scratch.glob(f"{MONITORED_PREFIX}*"), scratch / UNREACHABLE]:
         mark.unlink(missing_ok=True)
+
+
+class MonitorLost(Exception):
+    """The rank monitor of this node does not take what this process says. No attempt of this process would be watched;
+    the launcher gives the next process a connection of its own."""
 
 
 class Pulse:
     """Sections of the training loop, told to the rank monitor. One per process; `restart` begins a new attempt.
 
     A section that an exception leaves stays open on purpose: whoever handles the exception has that section's time.
+    Everything that tells the monitor something raises MonitorLost if it cannot be reached.
     """
 
     def __init__(self, client: RankMonitorClient | None) -> None:
@@ -66,8 +81,9 @@ class Pulse:
             section={**limits.section, names.SECTION_STEP: limit_s},
             calculated_sections={*limits.calculated_sections, names.SECTION_STEP},
         )
-        # The client keeps it, and tells it again when it has to reconnect.
-        self._client.load_state_dict({self._client.CURRENT_TIMEOUTS_STATE_KEY: {"section": vars(changed)}})
+        with _reached():
+            # The client keeps it, and tells it again when it has to reconnect.
+            self._client.load_state_dict({self._client.CURRENT_TIMEOUTS_STATE_KEY: {"section": vars(changed)}})
 
     def restart(self) -> None:
         """Begin an attempt: forget sections that an aborted one left open, and open `init`.
@@ -75,8 +91,9 @@ class Pulse:
         NVRx 0.6.0's end_all_sections sends nothing, since it has no section named None; so reconnect.
         """
         if self._client is not None and self._open not in (None, names.SECTION_INIT):
-            self._client.shutdown_workload_monitoring()
-            self._client.init_workload_monitoring()
+            with _reached():
+                self._client.shutdown_workload_monitoring()
+                self._client.init_workload_monitoring()
             self._open = None
         self.enter(names.SECTION_INIT)
 
@@ -84,9 +101,10 @@ class Pulse:
         """Leave the open section, if any, and open `section`."""
         if self._client is None or self._open == section:
             return
-        if self._open is not None:
-            self._client.end_section(self._open)
-        self._client.start_section(section)
+        with _reached():
+            if self._open is not None:
+                self._client.end_section(self._open)
+            self._client.start_section(section)
         self._open = section
         self._since = time.monotonic()
 
@@ -101,9 +119,31 @@ class Pulse:
         """Close the open section; the out-of-section limit runs until the next."""
         closed, self._open = self._open, None
         if self._client is not None and closed is not None:
-            self._client.end_section(closed)
+            with _reached():
+                self._client.end_section(closed)
             if closed == names.SECTION_STEP and self._step_limit is not None:
                 self._limit_steps(self._step_limit.saw(time.monotonic() - self._since))
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClientError
+
+    try:
+        yield
+    except (RankMonitorClientError, OSError, EOFError) as error:
+        raise MonitorLost(f"the rank monitor of this node cannot be reached: {error}") from error
+
+
+def _keep_from_children(client: RankMonitorClient) -> None:
+    """A forked child (a writer, NVRx's in-process monitor) has the connection too. The monitor serves one connection at
+    a time: a child that outlives its rank would keep the next rank of this place waiting, and unwatched meanwhile."""
+
+    def let_go() -> None:
+        if client.rank_monitor_socket is not None:
+            client.rank_monitor_socket.close()
+
+    os.register_at_fork(after_in_child=let_go)
 
 
 def preload() -> None:
@@ -112,16 +152,24 @@ def preload() -> None:
 
 
 def connect(environment: Any = os.environ) -> Pulse:
-    """Connect to the rank monitor and open `init` at once; a silent Pulse where there is no ft_launcher."""
+    """Connect to the rank monitor and open `init` at once; a silent Pulse where there is no ft_launcher. Raises
+    MonitorLost."""
     if "FT_RANK_MONITOR_IPC_SOCKET" not in environment:
         return Pulse(None)
     from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
 
+    scratch = environment.get(names.ENV_SCRATCH)
     client = RankMonitorClient()
-    client.init_workload_monitoring()
+    try:
+        with _reached():
+            client.init_workload_monitoring()
+    except MonitorLost:
+        if scratch:
+            (Path(scratch) / UNREACHABLE).touch()
+        raise
+    _keep_from_children(client)
     pulse = Pulse(client)
     pulse.enter(names.SECTION_INIT)
-    scratch = environment.get(names.ENV_SCRATCH)
     if scratch:
         (Path(scratch) / f"{MONITORED_PREFIX}{os.getpid()}").write_text(pid_started(os.getpid()))
     return pulse

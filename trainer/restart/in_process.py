@@ -7,7 +7,8 @@ port has to be free. NVRx's own default puts the store into rank 0's process, wh
 # No `from __future__ import annotations` here: NVRx 0.6.0 injects the CallWrapper only into a parameter whose
 # annotation is the class itself, not its name.
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,10 @@ LAST_CALL = timedelta(seconds=0.02)
 """What NVRx waits for more ranks to tell what interrupted them, before it restarts all: part of every recovery. Such
 ranks are named in one message; they are restarted either way."""
 
+
+IDLE_ATTEMPTS = 5
+"""Attempts in a row that have finished no step, after which a process ends: what keeps them from it may be in the
+process itself, and layer 2 starts a new one. More than recovery.same_step_limit by default, which ends the run."""
 
 Off = Callable[[], AbstractContextManager[None]]
 
@@ -66,10 +71,31 @@ def preload() -> None:
     import nvidia_resiliency_ext.inprocess  # noqa: F401
 
 
-def run(config: RunConfig, identity: Identity, body: Body, stopped: Callable[[], bool]) -> None:
+class Idle:
+    """Counts attempts in a row that finish no step."""
+
+    def __init__(self, finished: Callable[[], int]) -> None:
+        """finished: how many steps this process has finished, in all its attempts."""
+        self._finished = finished
+        self._before = finished()
+        self._begun = 0
+
+    def too_many(self) -> bool:
+        """Called before each attempt: whether IDLE_ATTEMPTS before it finished none."""
+        now = self._finished()
+        self._begun = 0 if now > self._before else self._begun
+        self._before = now
+        self._begun += 1
+        return self._begun > IDLE_ATTEMPTS
+
+
+def run(
+    config: RunConfig, identity: Identity, body: Body, stopped: Callable[[], bool], finished: Callable[[], int]
+) -> None:
     """Call body(attempt, watch) until it returns; restart it in this process on a fault if recovery.in_process.
 
     stopped: whether the stop rule has spoken; then no restart is made and the process ends, for layer 2 to see.
+    finished: how many steps this process has finished, in all attempts; see IDLE_ATTEMPTS.
     """
     if not config.recovery.in_process:
         body(Attempt(identity.generation, identity.cycle, 0), HangWatch())
@@ -86,7 +112,7 @@ def run(config: RunConfig, identity: Identity, body: Body, stopped: Callable[[],
             raise
 
     attempt_of.__annotations__["wrapper"] = inprocess.CallWrapper
-    _wrapper(config, identity, stopped)(attempt_of)(None)
+    _wrapper(config, identity, stopped, Idle(finished))(attempt_of)(None)
 
 
 def watchdog_interval(r: Recovery) -> timedelta:
@@ -96,15 +122,19 @@ def watchdog_interval(r: Recovery) -> timedelta:
     return min(timedelta(seconds=r.in_process_interval_s), soft / (2 * PENDING_CALLS))
 
 
-def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool]) -> Any:
+def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool], idle: Idle) -> Any:
     from nvidia_resiliency_ext import inprocess
 
     class StopRule(inprocess.initialize.Initialize):  # type: ignore[misc]
-        """Ends the wrapper before another attempt once the run is terminal."""
+        """Ends the wrapper before another attempt once the run is terminal, or this process gets nowhere."""
 
         def __call__(self, state: Any) -> Any:
             if stopped():
                 raise inprocess.exception.RestartAbort("the stop rule has spoken: see TERMINAL.json")
+            if idle.too_many():
+                why = f"{IDLE_ATTEMPTS} attempts in a row have finished no step in this process; a new one takes over"
+                logging.error(why)
+                raise inprocess.exception.RestartAbort(why)
             return state
 
     r = config.recovery
@@ -114,7 +144,7 @@ def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool])
     soft = timedelta(seconds=r.in_process_soft_timeout_s)
     healthy = inprocess.health_check.CudaHealthCheck(soft) if config.device == "cuda" else None
     wrapper = inprocess.Wrapper(
-        store_factory=_control_store(),
+        store_factory=control_store(),
         store_kwargs={"address": identity.store, "prefix": f"inprocess/g{identity.generation}-c{identity.cycle}"},
         initialize=inprocess.Compose(
             # A smaller world would train on with another batch; losing a rank is layer 2's business.
@@ -143,7 +173,7 @@ def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool])
     return wrapper
 
 
-def _control_store() -> Any:
+def control_store() -> Any:
     """The store class that NVRx wants: the control pod's store as a client, every key under a prefix."""
     import torch.distributed as dist
     from nvidia_resiliency_ext.inprocess.store import StoreMixin
@@ -153,5 +183,10 @@ def _control_store() -> Any:
             host, _, port = address.rpartition(":")
             base = dist.TCPStore(host, int(port), is_master=False, timeout=STORE_TIMEOUT, wait_for_workers=False)
             super().__init__(prefix, base)
+
+        def termination_barrier(self, ranks: Iterable[Any], **limits: Any) -> None:
+            # NVRx 0.6.0 (sibling_monitor.py, line 150) gives ranks that it calls unresponsive as the store's bytes, and
+            # writes them down as b'1'. Whoever came to this barrier later could not read that, and ended by ValueError.
+            super().termination_barrier(ranks=[int(rank) for rank in ranks], **limits)
 
     return ControlStore
