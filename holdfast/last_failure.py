@@ -29,12 +29,12 @@ class LastFailure:
         return f"rank {self.rank} {step} of {self.cycle}: {self.what}"
 
 
-def newest_failure(run: RunDirectory) -> LastFailure | None:
-    """None if no rank has failed, or only because others had."""
+def newest_failure(run: RunDirectory, *, also_of_others: bool = False) -> LastFailure | None:
+    """None if no rank has failed, or only because others had. also_of_others: such a failure too."""
     found: list[tuple[tuple[int, ...], str, dict[str, Any]]] = []
     for path in (*run.attempts.glob("*.rank*.json"), *run.attempts.glob("*.death*.json")):
         match, record = _NAME.fullmatch(path.name), read_json(path)
-        if match and record is not None and not record.get("consequence"):
+        if match and record is not None and (also_of_others or not record.get("consequence")):
             order = tuple(int(number or 0) for number in match.groups()[1:])
             found.append((order, match.group(1), record))
     if not found:

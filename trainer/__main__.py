@@ -24,13 +24,15 @@ from trainer.child import age_s
 from trainer.gpu_memory import require_room
 from trainer.metrics.rank import MeasuredLog, measure
 from trainer.model_folder import settled
-from trainer.restart import who
+from trainer.restart import failures, who
 from trainer.restart.heartbeat import MonitorLost
+from trainer.restart.idle import IDLE_ATTEMPTS, Idle
 from trainer.restart.learned_limits import StepLimit
 from trainer.runtime import Attempt, Identity, raise_open_files_limit
 
 if TYPE_CHECKING:
     from trainer.restart.in_process import HangWatch
+    from trainer.train import Survivors
 
 
 def main() -> int:
@@ -63,6 +65,7 @@ def main() -> int:
         return names.EXIT_PREEMPTED
     except MonitorLost as error:
         logging.error("%s", error)
+        _record_uncounted(run, identity, 0, 0, error)
         return names.EXIT_RETRY
 
 
@@ -115,13 +118,13 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
         local.writer.start(fork=True)
     measure(log, config, identity, run)
     survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage(), local)
+    idle = Idle(lambda: survivors.finished)
     try:
         in_process.run(
             config,
             identity,
             lambda attempt, watch: _attempt(attempt, survivors, watch),
-            lambda: run.terminal() is not None,
-            lambda: survivors.finished,
+            lambda: _why_not_again(survivors, idle),
         )
     finally:
         writer.close()
@@ -134,7 +137,6 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
     """One attempt, with its start, its end and its failure on record."""
     from trainer.checkpoint.restore import NoCheckpoint
     from trainer.checkpoint.saving import SavesKeepFailing
-    from trainer.restart import failures
     from trainer.restart.bad_loss import BadLoss
     from trainer.train import Survivors, train
     from trainer.urgent import Leaving
@@ -170,7 +172,7 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
         raise
     except MonitorLost as error:
         log.point("attempt_end", restart=attempt.restart, outcome="exception", error=str(error), step=survivors.step)
-        failures.record(run, attempt, identity.rank, survivors.step, error, 0, counts=False)
+        _record_uncounted(run, identity, attempt.restart, survivors.step, error)
         logging.error("%s. This process ends, for the launcher to start another.", error)
         leave(names.EXIT_RETRY)  # at once: layer 1 would answer an exception with an attempt that ends alike
     except SavesKeepFailing as error:
@@ -192,6 +194,25 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
         )
         raise
     log.point("attempt_end", restart=attempt.restart, outcome="complete", step=survivors.step)
+
+
+def _why_not_again(survivors: Survivors, idle: Idle) -> str | None:
+    """Asked before each attempt that layer 1 makes: why this process should make none."""
+    if survivors.run.terminal() is not None:
+        return "the stop rule has spoken: see TERMINAL.json"
+    if not idle.too_many():
+        return None
+    why = f"{IDLE_ATTEMPTS} attempts in a row have finished no step in this process; a new one takes over"
+    logging.error(why)
+    _record_uncounted(survivors.run, survivors.identity, idle.begun - 1, survivors.step, RuntimeError(why))
+    return why
+
+
+def _record_uncounted(run: RunDirectory, identity: Identity, restart: int, step: int, error: Exception) -> None:
+    """Say why a process ends that layer 2 is to start again: without a record its exit code would count as a death."""
+    with suppress(OSError):
+        attempt = Attempt(identity.generation, identity.cycle, restart)
+        failures.record(run, attempt, identity.rank, step, error, 0, counts=False)
 
 
 def _require_fit_node(config: RunConfig, run: RunDirectory) -> None:

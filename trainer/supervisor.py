@@ -56,7 +56,7 @@ def say_last_words(reason: str) -> None:
 
 def _cut(reason: str) -> bytes:
     """The reason in UTF-8; of a long one the middle is left out."""
-    whole, gap = reason.encode(), b" [...] "
+    whole, gap = reason.encode(errors="replace"), b" [...] "
     if len(whole) <= LAST_WORDS_BYTES:
         return whole
     head, tail = whole[: LAST_WORDS_BYTES - LAST_WORDS_TAIL - len(gap)], whole[-LAST_WORDS_TAIL:]

@@ -70,7 +70,7 @@ def train(attempt: Attempt, survivors: Survivors, watch: HangWatch) -> None:
 
     config, identity, log, pulse = survivors.config, survivors.identity, survivors.log, survivors.pulse
     faults = survivors.faults
-    pulse.restart()
+    pulse.restart(watch.atomic)
     survivors.step = 0
     survivors.stage.forget()
     if survivors.local is not None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint_folder import look
+from holdfast.checkpoint_folder import Found, look
 from holdfast.config import ConfigError, Problem, names
 
 
 def committed_steps(run_dir: Path, asked: int | None) -> tuple[int, ...]:
     """Committed steps of a run, ascending; with `asked` only that one. Raises ConfigError listing what is there."""
     folder = run_dir / names.CHECKPOINTS
-    found = look(folder)
+    return choose(folder, look(folder), asked)
+
+
+def choose(folder: Path, found: Found, asked: int | None) -> tuple[int, ...]:
+    """The same of a folder that has been looked at."""
     if not found.committed:
         if torn := sorted([*found.unfinished, *map(names.step_folder, found.damaged)]):
             why = f"no step in it is committed; unfinished or torn: {', '.join(torn)}"

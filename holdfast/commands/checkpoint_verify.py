@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.checkpoint_folder import SAMPLE_EVERY, FileRecord, Marker, damage, look, read_exactly, read_marker
-from holdfast.commands.checkpoint_steps import committed_steps, size_text
+from holdfast.commands.checkpoint_steps import choose, size_text
 from holdfast.commands.progress import Progress
 from holdfast.config import names
 from holdfast.goodput.locate import locate_run
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     unreadable = [step for step in found.damaged if args.step in (None, step)]
     verdicts = [_unreadable(folder, step) for step in unreadable]
     others = not unreadable or (args.step is None and found.committed)
-    for step in committed_steps(run_dir, args.step) if others else ():
+    for step in choose(folder, found, args.step) if others else ():
         with Lease(folder, step, "checkpoint verify"):
             marker = read_marker(folder / names.step_folder(step))
             if marker is None:
@@ -66,7 +66,8 @@ def main(args: argparse.Namespace) -> int:
 def _unreadable(checkpoints: Path, step: int) -> Verdict:
     """Of a step whose marker cannot be read: nothing says what its files should be."""
     marker = checkpoints / names.step_folder(step) / names.COMMITTED
-    print(f"{marker}: it is no marker that can be read; restore it from a copy, and until then this step is not used")
+    print(f"{marker}: it is no marker that can be read. Look again if the storage had an error, else restore it from a")
+    print("copy: until then this step is not used")
     print(f"step {step}: DAMAGED, 1 problem", flush=True)
     return Verdict(step, problems=[str(marker)])
 

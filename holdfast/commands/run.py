@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.commands.run_folder import PROFILE, clear_run, close_terminal, committed, run_directory
+from holdfast.commands.run_folder import PROFILE, clear_run, close_terminal, committed, run_directory, went_back
 from holdfast.commands.run_job import Observer, run_job
 from holdfast.commands.run_lines import Lines
 from holdfast.commands.set_option import add_set
@@ -87,10 +87,11 @@ def resume(out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, po
     if not (out / PROFILE).is_file():
         fix = "name the --out folder of an earlier `holdfast run`"
         raise ConfigError([Problem("DIR", str(out), f"it has no {PROFILE}, so it is no folder of a run", fix)])
-    # To go back to a step is asked for once: what the folder keeps of it was the last start's.
-    config = load_profile(str(out / PROFILE), ["resume.step=null", *overrides])
+    config = load_profile(str(out / PROFILE), overrides)
     with RunFolder(out) as folder:
         _require_same_run(folder.path, config)
+        if went_back(folder, load_file(out / PROFILE)):
+            config = load_profile(str(out / PROFILE), ["resume.step=null", *overrides])
         close_terminal(run_directory(folder.layout, config), clear=clear_terminal)
         return start(config, folder, port=port, explain=explain)
 

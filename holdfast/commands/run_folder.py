@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.config import ConfigError, Problem, RunConfig, dump, names
 from holdfast.goodput.locate import OUT_LINK
+from holdfast.local import RunFolder
 from holdfast.local.volumes import Layout
 from holdfast.run_directory import RunDirectory
 from holdfast.terminal import set_aside
@@ -39,6 +40,15 @@ def prepare(out: Path, run: RunDirectory, config: RunConfig) -> Path:
         fix = "free space, repair its rights, or use another folder"
         raise ConfigError([Problem("--out", str(out), f"it cannot be written: {error}", fix)]) from None
     return profile
+
+
+def went_back(folder: RunFolder, last: RunConfig) -> bool:
+    """Whether the last start has obeyed the resume.step of its config: the next one is not to go back once more."""
+    run = run_directory(folder.layout, last)
+    owner, step = run.owner(), last.resume.step
+    if owner is None or step is None:
+        return False
+    return (run.attempts / names.resumed_record(owner.incarnation, step)).exists()
 
 
 def committed(out: Path) -> list[Path]:

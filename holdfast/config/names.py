@@ -157,6 +157,11 @@ SECTION_WARMUP = "warmup"
 `step`, and an attempt that never comes so far could stand still between two sections for ever."""
 
 
+def resumed_record(incarnation: int, step: int) -> str:
+    """In ATTEMPTS: the start by hand with this incarnation has obeyed resume.step."""
+    return f"resumed-{incarnation}-at-{step}"
+
+
 def step_folder(step: int) -> str:
     """Folder name of a committed step: `step-00000030`."""
     return f"{STEP_PREFIX}{step:08d}"

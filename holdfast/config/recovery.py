@@ -31,7 +31,8 @@ class Recovery(StopRules, Watching, Elasticity, Standby):
     """A high backstop for ft_launcher. The real stop rules are same_step_limit and
     max_restarts_without_progress."""
     max_in_process_restarts: Annotated[Whole, Field(ge=1, le=100_000)] = 100
-    """Restarts inside one process before it hands over to layer 2."""
+    """Restarts inside one process before it hands over to layer 2. After five attempts in a row that have finished no
+    step it does so too."""
 
     first_section_timeout_s: Seconds = 120
     """From the start of a rank process until the rank monitor has its first section (interpreter, import of torch)."""

@@ -10,8 +10,9 @@ import pytest
 
 from holdfast import cli
 from holdfast.commands.run import read_config
-from holdfast.config import load_file
+from holdfast.config import load_file, names
 from holdfast.local import RunFolder
+from holdfast.run_directory import RunDirectory, write_once
 
 pytestmark = pytest.mark.usefixtures("toy_synthesis")
 
@@ -52,9 +53,12 @@ def test_an_existing_folder_is_resumed(tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 def test_a_step_to_go_back_to_is_asked_for_once(tmp_path: Path) -> None:
-    """Kept in the folder's profile it would be obeyed at the next start too, which may come weeks later."""
+    """Kept in the folder's profile it would be obeyed at the next start too, which may come weeks later. A start that
+    has not come so far leaves it to the next one."""
     out = tmp_path / "out"
     assert run(out, "--set", "resume.step=5", "--set", "seed=7", steps=10) == 0
+    there = RunDirectory(out / "run")
+    there.take(nodes=2, job="toy", jobset_attempt=0, pod="control", lease_s=0.1)
 
     def resumed(*words: str) -> int | None:
         (out / "run/COMPLETE").unlink()
@@ -63,10 +67,11 @@ def test_a_step_to_go_back_to_is_asked_for_once(tmp_path: Path) -> None:
         assert config.seed == 7, "other values are kept"
         return config.resume.step
 
-    assert load_file(out / "profile.yaml").resume.step == 5, "this start obeys it"
+    assert resumed() == 5, "no attempt has obeyed it"
+    write_once(there.attempts / names.resumed_record(1, 5), "")
     assert resumed() is None
     assert resumed("--set", "resume.step=10") == 10
-    assert resumed() is None
+    assert resumed() == 10
 
 
 def test_explain_prints_every_difference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,8 @@
 """One rank under NVRx's wrapper that does not do well: `python -m tests.trainer.in_process_rank STORE WHERE`.
 
 WHERE: `starting`, `off` or `started`: there the main thread of the first attempt stands still. `idle`: every attempt
-fails before its first step. `slow`: eight attempts fail, each after one step. Prints a line per attempt.
+fails before its first step. `slow`: eight attempts fail, each after one step. `atomic`: the first one stands still
+where layer 1 must not strike. Prints a line per attempt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from holdfast.config import load_profile
 from trainer.__main__ import leave
 from trainer.restart import in_process
+from trainer.restart.idle import Idle
 from trainer.restart.in_process import HangWatch
 from trainer.runtime import Attempt, Identity
 
@@ -46,13 +48,25 @@ def main() -> None:
                 time.sleep(STILL_S)
                 for _ in range(200):
                     time.sleep(0.01)
-        if where == "started" and attempt.restart == 0:
+        if where == "atomic" and attempt.restart == 0:
+            with watch.atomic():
+                time.sleep(STILL_S)
+                for _ in range(200):
+                    time.sleep(0.01)
+                print("whole", flush=True)
+        elif where == "started" and attempt.restart == 0:
             time.sleep(STILL_S)
+        if where in ("atomic", "started") and attempt.restart == 0:
             while True:  # there it strikes
                 time.sleep(0.01)
 
+    idle = Idle(lambda: len(steps))
+
+    def why_not() -> str | None:
+        return "it gets nowhere" if idle.too_many() else None
+
     config = load_profile("cpu-test", [*SETS])
-    in_process.run(config, Identity(0, 1, 0, 1, 0, "", "", store), body, lambda: False, lambda: len(steps))
+    in_process.run(config, Identity(0, 1, 0, 1, 0, "", "", store), body, why_not)
 
 
 if __name__ == "__main__":

@@ -178,30 +178,63 @@ def test_the_time_before_a_start_by_hand_is_nobodys_loss(tmp_path: Path) -> None
     assert run.attempt(2, 100, after_s=61) is not None
 
 
-def fails_early(run: Run, *attempts: str) -> None:
-    """Records of attempts that ended before any of them began, as failures.py leaves them."""
-    for attempt in attempts:
-        write_atomically(run.run.attempts / f"{attempt}.rank1.json", json.dumps({"attempt": attempt}))
+def fails_early(run: Run, *records: str, after_s: float = 61.0) -> Terminal | None:
+    """Ranks fail, or die, in attempts that never begin: these records are all they leave. What is said of it."""
+    run.now += after_s
+    for record in records:
+        failure = {"consequence": True, "fingerprint": "RuntimeError at group.py:new", "message": "no peer"}
+        write_atomically(run.run.attempts / f"{record}.json", json.dumps(failure))
+    run.budget.count()
+    return run.budget.count()
 
 
 def test_a_cycle_whose_attempts_all_fail_before_they_begin_is_a_restart_too(tmp_path: Path) -> None:
     """Seed 157 of the schedules: no rank could reach its monitor, so none began, and nothing counted."""
     run = Run(tmp_path, "recovery.max_restarts_without_progress=3")
     assert run.attempt(0) is None
-    fails_early(run, "g1-c0-r1", "g1-c1-r0", "g1-c1-r1", "g1-c1-r2", "g1-c10-r0")
-    assert run.budget.count() is None and run.budget.count() is None, "two more cycles, however often one looks"
-    fails_early(run, "g1-c11-r0")
-    terminal = run.budget.count()
+    assert fails_early(run, "g1-c0-r1.rank0", "g1-c1-r0.rank1", "g1-c1-r1.rank1", "g1-c1-r1.rank0") is None
+    assert fails_early(run, "g1-c2.death1") is None, "a hang in start-up leaves no exception"
+    terminal = fails_early(run, "g1-c10-r0.rank1")
     assert terminal is not None and "3 restarts without a newer commit than step 0" in terminal.reason
-    assert "g1-c1, g1-c10, g1-c11" in terminal.reason
+    assert "g1-c1, g1-c2, g1-c10" in terminal.reason
 
 
 def test_the_first_cycle_is_no_restart_and_a_start_by_hand_forgets_those_before(tmp_path: Path) -> None:
     run = Run(tmp_path, "recovery.max_restarts_without_progress=3")
-    fails_early(run, "g1-c0-r0", "g1-c0-r1", "g1-c1-r0", "g1-c2-r0")
-    assert run.budget.count() is None
+    assert fails_early(run, "g1-c0-r0.rank0", "g1-c0-r1.rank0") is None
+    assert fails_early(run, "g1-c1-r0.rank0") is None and fails_early(run, "g1-c2-r0.rank0") is None
     run.run.release(1)
     run.start(job="by hand")
-    fails_early(run, "g2-c0-r0", "g2-c1-r0", "g2-c2-r0")
-    assert run.budget.count() is None
-    assert run.attempt(3) is not None
+    for cycle in range(3):
+        assert fails_early(run, f"g2-c{cycle}-r0.rank0") is None
+    assert run.attempt(3, after_s=61) is not None
+
+
+def test_a_network_that_is_away_for_minutes_is_waited_for_and_one_that_is_away_for_an_hour_is_not(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, "recovery.max_restarts_without_progress=3", "recovery.max_restarts_per_hour=20")
+    assert run.attempt(0) is None
+    for cycle in range(1, 21):
+        assert fails_early(run, f"g1-c{cycle}-r0.rank0", after_s=6) is None, "two minutes"
+    terminal = fails_early(run, "g1-c21-r0.rank0", after_s=6)
+    assert terminal is not None and "21 restarts within an hour" in terminal.reason
+    assert "of g1-c21: RuntimeError at group.py:new: no peer" in terminal.reason, "better than nothing"
+
+
+def test_a_cycle_that_begins_an_attempt_after_all_is_one_restart(tmp_path: Path) -> None:
+    run = Run(tmp_path, "recovery.max_restarts_without_progress=3", "recovery.max_lost_s=300")
+    assert run.attempt(0) is None
+    for cycle in (1, 2):
+        assert fails_early(run, f"g1-c{cycle}-r0.rank1") is None
+        assert run.attempt(cycle) is None
+    terminal = fails_early(run, "g1-c3-r0.rank1")
+    assert terminal is not None and "g1-c1-r0, g1-c2-r0, g1-c3" in terminal.reason
+
+
+def test_what_a_cycle_that_begins_late_has_cost_is_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path, "recovery.max_lost_s=100")
+    assert run.attempt(0) is None
+    assert fails_early(run, "g1-c1-r0.rank1") is None
+    terminal = run.attempt(1, after_s=50)
+    assert terminal is not None and "restarts have cost 121 s in all" in terminal.reason

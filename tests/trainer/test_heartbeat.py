@@ -28,12 +28,10 @@ class Monitored:
     """A rank process. Use as a context manager: it and what it forked end with the body."""
 
     def __init__(self, socket: Path, scratch: Path) -> None:
-        one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        here = {"FT_RANK_MONITOR_IPC_SOCKET": str(socket), names.ENV_SCRATCH: str(scratch)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.trainer.monitored_rank"],
             cwd=ROOT,
-            env={**os.environ, **one, **here},
+            env={**os.environ, **self.environment(socket, scratch)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -41,6 +39,12 @@ class Monitored:
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
+
+    @staticmethod
+    def environment(socket: Path, scratch: Path) -> dict[str, str]:
+        """What it is told beside the test's own environment."""
+        one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+        return {**one, "FT_RANK_MONITOR_IPC_SOCKET": str(socket), names.ENV_SCRATCH: str(scratch)}
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -127,3 +131,22 @@ def test_a_rank_says_that_its_monitor_is_gone_and_the_next_one_leaves_word_for_t
     assert monitor_is_gone(folder)
     forget_monitored(folder)
     assert not monitor_is_gone(folder)
+
+
+def test_a_rank_does_not_take_a_monitor_for_one_that_takes_no_section(
+    monitor: BaseProcess, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRx 0.6.0's monitor is lost for good when two connections end without a section in between. It still answers."""
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+    socket = folder / "monitor.sock"
+    with Monitored(socket, folder) as first:
+        assert first.says().startswith("connected ")
+    for name, value in Monitored.environment(socket, folder).items():
+        monkeypatch.setenv(name, value)
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.shutdown_workload_monitoring()  # a rank that is killed before its first section
+    with Monitored(socket, folder) as second:
+        assert second.says().startswith("lost: the rank monitor of this node cannot be reached: ")
+    assert monitor_is_gone(folder) and not is_monitored(folder, second.process.pid)

@@ -157,7 +157,7 @@ class Resume:
         owner = self.run.owner()
         if self.config.resume.step is None or owner is None:
             return None
-        return self.run.attempts / f"resumed-{owner.incarnation}-at-{self.config.resume.step}"
+        return self.run.attempts / names.resumed_record(owner.incarnation, self.config.resume.step)
 
     def _asked_step(self) -> int | None:
         record = self._asked_record()

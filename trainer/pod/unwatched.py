@@ -27,6 +27,8 @@ class Unwatched:
     def look_after(self, child: Child) -> None:
         """End the launcher once a rank of it could not connect to its monitor. The pod then ends, and the next one has
         a launcher with monitors of its own."""
+        if child.code() is not None:
+            return  # a launcher that ends takes its monitors along
         if self._stop_at is None and monitor_is_gone(self._scratch):
             self.why = "a rank monitor of this pod is gone, and only a new launcher has another"
             logging.error("%s", self.why)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -20,8 +21,14 @@ from holdfast.lineage import Begun
 from holdfast.run_directory import Owner, RunDirectory, Terminal, read_json, write_atomically
 
 LOOK_S = 2.0
-"""How often the records are read: two small files and one folder's names, on the shared file system."""
+"""How often the records are read: two small files of the shared file system."""
+LIST_S = 20.0
+"""How often the names of failures are listed: in a large job thousands of files."""
+BARREN_S = 60.0
+"""A cycle in which no attempt began counts as one without progress only so long after the restart before it. A network
+that is away for some minutes makes many such cycles, and is to be waited for; within the hour all of them count."""
 HOUR_S = 3600.0
+_RECORD = re.compile(r"(?P<cycle>g\d+-c\d+)(-r\d+)?\.(rank|death)\d+\.json")
 MOST_COMMITS = 100
 """Commits whose time is remembered; a restart goes back to one of the last few."""
 
@@ -74,7 +81,7 @@ class Budget:
         self._owner = owner
         self._limits = limits
         self._clock = clock
-        self._next_look = 0.0
+        self._next_look = self._next_list = 0.0
         book = Book.read(run)
         self._book = book or Book(known=[entry.attempt for entry in self._begun() or ()], began=clock())
         if book is None or owner.generation == owner.incarnation:
@@ -93,22 +100,25 @@ class Budget:
         if time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + LOOK_S
+        listing = time.monotonic() >= self._next_list
+        if listing:
+            self._next_list = time.monotonic() + LIST_S
         try:
-            return self.count()
+            return self.count(listing=listing)
         except OSError as error:
             logging.warning("restarts could not be counted: %s", error)
             return None
 
-    def count(self) -> Terminal | None:
-        """`look`, whatever the time. Raises OSError too."""
+    def count(self, *, listing: bool = True) -> Terminal | None:
+        """`look`, whatever the time. listing: look for cycles in which no attempt began, too. Raises OSError too."""
+        failed = self._failed_cycles() if listing else set()  # before the list of attempts: what began is not barren
         before = json.dumps(asdict(self._book))
         begun = self._begun()
         if begun is None:
             return None
         now, committed = self._clock(), self._committed()
         self._book.commits.setdefault(str(committed), now)
-        for cycle in self._barren(begun):
-            self._count(Begun(cycle, None), now, committed, lost_s=0.0)
+        self._count_barren(failed - {_cycle_of(entry.attempt) for entry in begun}, now, committed)
         for entry in begun:
             if entry.attempt not in self._book.known:
                 self._count(entry, now, committed)
@@ -122,24 +132,42 @@ class Budget:
             write_atomically(self._run.attempts / names.BUDGET, after)
         return self._judge(now)
 
-    def _barren(self, begun: list[Begun]) -> list[str]:
-        """New cycles of the launcher, `g1-c4`, whose attempts have failed before any of them began: without a process
-        group no rank puts an attempt on the list. What they cost counts with the next one that begins."""
-        fruitful = {_cycle_of(entry.attempt) for entry in begun}
-        failed = {_cycle_of(path.name) for path in self._run.attempts.glob(f"g{self._owner.generation}-c*.rank*.json")}
-        new = failed - fruitful - {f"g{self._owner.incarnation}-c0", *self._book.known}
-        return sorted(new, key=lambda cycle: int(cycle.rpartition("c")[2]))
+    def _failed_cycles(self) -> set[str]:
+        """Cycles of the launcher, `g1-c4`, in which a rank has failed or died."""
+        named = map(_RECORD.fullmatch, (path.name for path in self._run.attempts.glob(f"g{self._owner.generation}-c*")))
+        return {match.group("cycle") for match in named if match}
 
-    def _count(self, entry: Begun, now: float, committed: int, lost_s: float | None = None) -> None:
+    def _count_barren(self, cycles: set[str], now: float, committed: int) -> None:
+        """Those none of whose attempts has begun: without a process group no rank puts one on the list. What they cost
+        counts with the next one that begins."""
+        book = self._book
+        new = cycles - {f"g{self._owner.incarnation}-c0", *map(_cycle_of, book.known)}
+        for cycle in sorted(new, key=lambda name: int(name.rpartition("c")[2])):
+            soon = any(restart.at > now - BARREN_S for restart in book.restarts)
+            book.known.append(cycle)
+            book.restarts.append(Restart(cycle, now, committed, 0.0))
+            self._progress(cycle, committed, idle=not soon)
+
+    def _count(self, entry: Begun, now: float, committed: int) -> None:
         book = self._book
         book.known.append(entry.attempt)
         if entry.adopted or entry.attempt == f"g{self._owner.incarnation}-c0-r0":
             return
-        book.restarts.append(Restart(entry.attempt, now, committed, lost_s))
+        cycle = _cycle_of(entry.attempt)
+        barren = next((restart for restart in book.restarts if restart.attempt == cycle), None)
+        if barren is not None:  # it has begun after all: one restart, and not two
+            barren.attempt, barren.lost_s = entry.attempt, None
+            book.idle = [entry.attempt if name == cycle else name for name in book.idle]
+            return
+        book.restarts.append(Restart(entry.attempt, now, committed))
+        self._progress(entry.attempt, committed)
+
+    def _progress(self, restart: str, committed: int, *, idle: bool = True) -> None:
+        book = self._book
         if committed > book.progress:
             book.progress, book.idle = committed, []
-        else:
-            book.idle.append(entry.attempt)
+        elif idle:
+            book.idle.append(restart)
 
     def _restored(self, entry: Begun, now: float) -> None:
         """An attempt that says where it goes on has cost what was done since that step was committed."""
@@ -184,7 +212,7 @@ class Budget:
         return terminal
 
     def _last_failure(self) -> str:
-        failure = newest_failure(self._run)
+        failure = newest_failure(self._run) or newest_failure(self._run, also_of_others=True)
         return "" if failure is None else f"The last failure: {failure}"
 
     def _begun(self) -> list[Begun] | None:
@@ -202,8 +230,8 @@ class Budget:
 
 
 def _cycle_of(name: str) -> str:
-    """`g1-c4` of the attempt g1-c4-r0, or of a record that is named after it."""
-    return name.partition(".")[0].rpartition("-r")[0]
+    """`g1-c4` of the attempt g1-c4-r0, or of itself."""
+    return name.partition("-r")[0]
 
 
 def _some(attempts: list[str]) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,9 @@ MONITORED_PREFIX = "monitored-"
 the process started: in a pod that has restarted its ranks for weeks, a pid comes again."""
 
 
+Atomic = Callable[[], AbstractContextManager[None]]
 UNREACHABLE = "unreachable"
-"""Pod-local file: a new rank could not connect to its monitor. The supervisor looks for it."""
+"""Pod-local file: a new rank's monitor is not there, or takes nothing. The supervisor looks for it."""
 
 
 def is_monitored(scratch: Path, pid: int) -> bool:
@@ -63,6 +64,7 @@ class Pulse:
 
     def __init__(self, client: RankMonitorClient | None) -> None:
         self._client = client
+        self._atomic: Atomic = nullcontext
         self._open: str | None = None
         self._since = 0.0
         self._step_limit: StepLimit | None = None
@@ -81,31 +83,46 @@ class Pulse:
             section={**limits.section, names.SECTION_STEP: limit_s},
             calculated_sections={*limits.calculated_sections, names.SECTION_STEP},
         )
-        with _reached():
+        with self._said():
             # The client keeps it, and tells it again when it has to reconnect.
             self._client.load_state_dict({self._client.CURRENT_TIMEOUTS_STATE_KEY: {"section": vars(changed)}})
 
-    def restart(self) -> None:
+    def restart(self, atomic: Atomic = nullcontext) -> None:
         """Begin an attempt: forget sections that an aborted one left open, and open `init`.
 
-        NVRx 0.6.0's end_all_sections sends nothing, since it has no section named None; so reconnect.
+        atomic: layer 1 does not strike inside it; a message that is said by half ends the connection. NVRx 0.6.0's
+        end_all_sections sends nothing, since it has no section named None; so reconnect.
         """
+        self._atomic = atomic
         if self._client is not None and self._open not in (None, names.SECTION_INIT):
-            with _reached():
+            with self._said():
                 self._client.shutdown_workload_monitoring()
-                self._client.init_workload_monitoring()
-            self._open = None
+            self.connect()
         self.enter(names.SECTION_INIT)
+
+    def connect(self) -> None:
+        """Open `init` on a new connection, and see that the monitor has taken it: sections get no answer.
+
+        A monitor of NVRx 0.6.0 that loses two connections in a row without a section in between takes none ever again
+        (rank_monitor_state_machine.py, line 72), and closes each connection at its first section.
+        """
+        if (client := self._client) is None:
+            return
+        with self._said():
+            client.init_workload_monitoring()
+            client.start_section(names.SECTION_INIT)
+            self._open, self._since = names.SECTION_INIT, time.monotonic()
+            client.load_state_dict({client.CURRENT_TIMEOUTS_STATE_KEY: {"section": vars(client.section_timeouts)}})
 
     def enter(self, section: str) -> None:
         """Leave the open section, if any, and open `section`."""
         if self._client is None or self._open == section:
             return
-        with _reached():
+        with self._said():
             if self._open is not None:
                 self._client.end_section(self._open)
             self._client.start_section(section)
-        self._open = section
+            self._open = section
         self._since = time.monotonic()
 
     @contextmanager
@@ -117,12 +134,19 @@ class Pulse:
 
     def leave(self) -> None:
         """Close the open section; the out-of-section limit runs until the next."""
-        closed, self._open = self._open, None
-        if self._client is not None and closed is not None:
-            with _reached():
-                self._client.end_section(closed)
-            if closed == names.SECTION_STEP and self._step_limit is not None:
-                self._limit_steps(self._step_limit.saw(time.monotonic() - self._since))
+        closed = self._open
+        if self._client is None or closed is None:
+            return
+        with self._said():
+            self._client.end_section(closed)
+            self._open = None
+        if closed == names.SECTION_STEP and self._step_limit is not None:
+            self._limit_steps(self._step_limit.saw(time.monotonic() - self._since))
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        with self._atomic(), _reached():
+            yield
 
 
 @contextmanager
@@ -156,20 +180,18 @@ def connect(environment: Any = os.environ) -> Pulse:
     MonitorLost."""
     if "FT_RANK_MONITOR_IPC_SOCKET" not in environment:
         return Pulse(None)
-    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient, RankMonitorClientError
 
     scratch = environment.get(names.ENV_SCRATCH)
     client = RankMonitorClient()
+    pulse = Pulse(client)
     try:
-        with _reached():
-            client.init_workload_monitoring()
-    except MonitorLost:
-        if scratch:
+        pulse.connect()
+    except MonitorLost as lost:
+        if scratch and isinstance(lost.__cause__, (RankMonitorClientError, ConnectionError, FileNotFoundError)):
             (Path(scratch) / UNREACHABLE).touch()
         raise
     _keep_from_children(client)
-    pulse = Pulse(client)
-    pulse.enter(names.SECTION_INIT)
     if scratch:
         (Path(scratch) / f"{MONITORED_PREFIX}{os.getpid()}").write_text(pid_started(os.getpid()))
     return pulse

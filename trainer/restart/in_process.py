@@ -7,7 +7,6 @@ port has to be free. NVRx's own default puts the store into rank 0's process, wh
 # No `from __future__ import annotations` here: NVRx 0.6.0 injects the CallWrapper only into a parameter whose
 # annotation is the class itself, not its name.
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
@@ -29,10 +28,6 @@ LAST_CALL = timedelta(seconds=0.02)
 ranks are named in one message; they are restarted either way."""
 
 
-IDLE_ATTEMPTS = 5
-"""Attempts in a row that have finished no step, after which a process ends: what keeps them from it may be in the
-process itself, and layer 2 starts a new one. More than recovery.same_step_limit by default, which ends the run."""
-
 Off = Callable[[], AbstractContextManager[None]]
 
 
@@ -40,9 +35,11 @@ class HangWatch:
     """Whether layer 1 looks for hangs. Not while an attempt starts: a rank that waits in native code for a slow peer's
     restore, or for code to be compiled, looks like one. The sections of layer 2 have limits for that."""
 
-    def __init__(self, off: Off = nullcontext) -> None:
-        """off: nothing is taken for a hang in the body of what it returns. By default there is no layer 1."""
+    def __init__(self, off: Off = nullcontext, atomic: Off = nullcontext) -> None:
+        """off: nothing is taken for a hang in the body of what it returns. atomic: layer 1 strikes only behind it. By
+        default there is no layer 1."""
         self._off = off
+        self.atomic = atomic
         self._starting = ExitStack()
         self._started = False
 
@@ -71,31 +68,10 @@ def preload() -> None:
     import nvidia_resiliency_ext.inprocess  # noqa: F401
 
 
-class Idle:
-    """Counts attempts in a row that finish no step."""
-
-    def __init__(self, finished: Callable[[], int]) -> None:
-        """finished: how many steps this process has finished, in all its attempts."""
-        self._finished = finished
-        self._before = finished()
-        self._begun = 0
-
-    def too_many(self) -> bool:
-        """Called before each attempt: whether IDLE_ATTEMPTS before it finished none."""
-        now = self._finished()
-        self._begun = 0 if now > self._before else self._begun
-        self._before = now
-        self._begun += 1
-        return self._begun > IDLE_ATTEMPTS
-
-
-def run(
-    config: RunConfig, identity: Identity, body: Body, stopped: Callable[[], bool], finished: Callable[[], int]
-) -> None:
+def run(config: RunConfig, identity: Identity, body: Body, why_not: Callable[[], str | None]) -> None:
     """Call body(attempt, watch) until it returns; restart it in this process on a fault if recovery.in_process.
 
-    stopped: whether the stop rule has spoken; then no restart is made and the process ends, for layer 2 to see.
-    finished: how many steps this process has finished, in all attempts; see IDLE_ATTEMPTS.
+    why_not: asked before each attempt. Unless it is None, none is made and the process ends, for layer 2 to see.
     """
     if not config.recovery.in_process:
         body(Attempt(identity.generation, identity.cycle, 0), HangWatch())
@@ -104,7 +80,7 @@ def run(
 
     def attempt_of(wrapper: inprocess.CallWrapper) -> None:
         try:
-            with HangWatch(wrapper.disable_hang_protection) as watch:
+            with HangWatch(wrapper.disable_hang_protection, wrapper.atomic) as watch:
                 body(Attempt(identity.generation, identity.cycle, wrapper.iteration), watch)
         except BaseException as error:
             # The wrapper keeps the exception, and with it every frame of the dead attempt.
@@ -112,7 +88,7 @@ def run(
             raise
 
     attempt_of.__annotations__["wrapper"] = inprocess.CallWrapper
-    _wrapper(config, identity, stopped, Idle(finished))(attempt_of)(None)
+    _wrapper(config, identity, why_not)(attempt_of)(None)
 
 
 def watchdog_interval(r: Recovery) -> timedelta:
@@ -122,18 +98,15 @@ def watchdog_interval(r: Recovery) -> timedelta:
     return min(timedelta(seconds=r.in_process_interval_s), soft / (2 * PENDING_CALLS))
 
 
-def _wrapper(config: RunConfig, identity: Identity, stopped: Callable[[], bool], idle: Idle) -> Any:
+def _wrapper(config: RunConfig, identity: Identity, why_not: Callable[[], str | None]) -> Any:
     from nvidia_resiliency_ext import inprocess
 
     class StopRule(inprocess.initialize.Initialize):  # type: ignore[misc]
-        """Ends the wrapper before another attempt once the run is terminal, or this process gets nowhere."""
+        """Ends the wrapper before an attempt that is not to be made."""
 
         def __call__(self, state: Any) -> Any:
-            if stopped():
-                raise inprocess.exception.RestartAbort("the stop rule has spoken: see TERMINAL.json")
-            if idle.too_many():
-                why = f"{IDLE_ATTEMPTS} attempts in a row have finished no step in this process; a new one takes over"
-                logging.error(why)
+            why = why_not()
+            if why is not None:
                 raise inprocess.exception.RestartAbort(why)
             return state
 
