@@ -28,6 +28,7 @@ def _settle_local(session: Session) -> None:
     """Until the local save in flight is complete on all nodes, as far as this rank has to do with it."""
     near = session.checkpoints._near
     assert near is not None and near._pipeline is not None
+    session.checkpoints.between()  # on a GPU the copy waits for the next step's launch
     deadline = time.monotonic() + 60
     while (near._pipeline.busy or near._pipeline._unsettled is not None) and time.monotonic() < deadline:
         near._pipeline.poll()
