@@ -45,13 +45,12 @@ def faults(folder: Path, table: Table) -> str:
     made = json.loads(path.read_text(encoding="utf-8"))
     rows = [_cells(row) for row in made["rows"]]
     steps = " and ".join(sorted({f"{row['steps']:,}" for row in made["rows"]}))
-    return "\n\n".join(
-        [
-            f"{steps} steps of at least {made['step_s']:g} s, a save every {made['save_every_steps']}, and the same "
-            f"{len(made['faults'])} faults in every arm, on {_where(made, path, folder)}. {_only_tried(path)}",
-            table(COLUMNS, rows),
-        ]
+    what = (
+        f"{steps} steps of at least {made['step_s']:g} s, a save every {made['save_every_steps']}, and the same "
+        f"{len(made['faults'])} faults in every arm, on {_where(made, path, folder)}."
     )
+    text = " ".join(filter(None, [what, _only_tried(path), _not_run(made)]))
+    return "\n\n".join([text, table(COLUMNS, rows)])
 
 
 def cost(folder: Path) -> str:
@@ -88,6 +87,11 @@ def _only_tried(path: Path) -> str:
     if path.parent.name != "cpu":
         return ""
     return "This only tries the bench out; on GPUs it is not measured yet (`python -m bench.article --help` says how)."
+
+
+def _not_run(made: dict[str, Any]) -> str:
+    missing = [words for arm, words in ARMS.items() if all(row["arm"] != arm for row in made["rows"])]
+    return f"Not run there: {'; '.join(missing)}." if missing else ""
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

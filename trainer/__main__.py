@@ -97,25 +97,23 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
 
         from trainer.checkpoint.near import Hands
         from trainer.checkpoint.stage import Stage
-        from trainer.checkpoint.writer import Writer
+        from trainer.checkpoint.writer import Writer, start_together
         from trainer.restart import in_process
         from trainer.train import Survivors
         from trainer.versions import versions
 
         imported["versions"] = versions()
 
-    torch.set_num_threads(
-        int(os.environ.get("OMP_NUM_THREADS", "1")) if config.device == "cpu" else torch.get_num_threads()
-    )
+    if config.device == "cpu":
+        # Not on a GPU, though to the number that is there: it starts threads, and the writer could not be forked.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.use_deterministic_algorithms(config.device == "cpu")
     storage = Path(os.environ[names.ENV_STORAGE])
     writer = Writer(identity.rank)
-    if config.checkpoint.mode != "off":
-        # Before this process has threads (metrics, process group) or CUDA: then a fork will do, and imports nothing.
-        writer.start(fork=True)
     local = None if config.checkpoint.local.interval_steps is None else Hands(Writer(identity.rank))
-    if local is not None:
-        local.writer.start(fork=True)
+    wanted = ([] if config.checkpoint.mode == "off" else [writer]) + ([] if local is None else [local.writer])
+    # Before this process has threads (metrics, process group) or CUDA: then a fork will do, and imports nothing.
+    start_together(wanted, fork=True)
     measure(log, config, identity, run)
     survivors = Survivors(config, identity, run, storage, log, pulse, writer, Stage(), local)
     idle = Idle(lambda: survivors.finished)

@@ -43,10 +43,25 @@ writer.close()
 """
 
 
-def printed(*words: str) -> list[str]:
-    # As in a pod: numpy's library starts a thread per core otherwise.
+PAIR = (
+    WORK.partition("here, there")[0]
+    + """
+from trainer.checkpoint.writer import start_together
+
+pair = [Writer(0), Writer(0)]
+start_together(pair, fork=True)
+print("writers forked", *(not spawned(writer.pid) for writer in pair))
+print("results", *(result(writer, writer.submit(os.getppid)) == os.getpid() for writer in pair))
+for writer in pair:
+    writer.close()
+"""
+)
+
+
+def printed(*words: str, threads: int = 1, work: str = WORK) -> list[str]:
+    # As in a pod: numpy's library starts a thread per core otherwise. threads: that torch may start.
     done = subprocess.run(
-        ["env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", sys.executable, "-c", WORK, *words],
+        ["env", f"OMP_NUM_THREADS={threads}", "OPENBLAS_NUM_THREADS=1", sys.executable, "-c", work, *words],
         capture_output=True,
         text=True,
         timeout=100,
@@ -65,6 +80,11 @@ def test_a_fresh_process_forks_its_writer_and_a_later_one_is_a_new_interpreter()
         "replaced by a new interpreter True True",
         "result True",
     ]
+
+
+def test_all_writers_of_a_rank_are_forked_however_many_threads_torch_may_start() -> None:
+    """A node with one GPU leaves all its cores to the rank's OpenMP. To make a writer must not start these threads."""
+    assert printed(threads=4, work=PAIR) == ["writers forked True True", "results True True"]
 
 
 def test_a_process_with_threads_starts_a_new_interpreter() -> None:

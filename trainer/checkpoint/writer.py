@@ -15,7 +15,7 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,7 +101,9 @@ class Writer:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._caller: PersistentAsyncCaller | None = None
-        self._outcome = torch.zeros(OUTCOMES * OUTCOME_BYTES + SWITCH_BYTES, dtype=torch.uint8).share_memory_()
+        # Not torch.zeros: to fill so much, and to copy it, torch starts its threads, and then no fork would do.
+        shared = torch.UntypedStorage._new_shared(OUTCOMES * OUTCOME_BYTES + SWITCH_BYTES)  # zeros, as all new files
+        self._outcome = torch.empty(0, dtype=torch.uint8).set_(shared)
         self._submitted = 0
         self._requests = 0
         self._completed = 0
@@ -116,18 +118,18 @@ class Writer:
         that cannot be started is tried again by the next request, which then fails.
 
         fork: of this process, which saves the imports, unless that would not be as good as a new interpreter."""
-        try:
-            self._require_process("fork" if fork and unfit_to_fork() is None else "spawn")
-        except WriterFailed as error:
-            logger.warning("%s", error)
+        start_together([self], fork=fork)
 
-    def _require_process(self, method: str = "spawn") -> None:
+    def _require_process(self) -> None:
         """Start the process unless it is there. Raises WriterFailed if the machine has no room for another one."""
         if self._caller is not None and not self._caller.process.is_alive():
             logger.warning("the writer process of rank %d ended while it was idle and is replaced", self._rank)
             self.abort()
-        if self._caller is not None:
-            return
+        if self._caller is None:
+            self._start_process("spawn")
+            self._greet()
+
+    def _start_process(self, method: str) -> None:
         try:
             caller = _Caller(cpu_priority=NICE, sigterm_timeout=1.0, cpu_shm_mode=True)
             caller.rank, caller.method = self._rank, method
@@ -135,6 +137,9 @@ class Writer:
         except OSError as error:
             raise WriterFailed(f"the writer process of rank {self._rank} could not be started: {error}") from error
         self._caller = caller
+
+    def _greet(self) -> None:
+        """Send what a new process needs. The first request starts a thread here."""
         self._send(settle, Handle.of(self._outcome))
         if self._preparation is not None:
             function, arguments = self._preparation
@@ -253,3 +258,27 @@ class Writer:
         if "error" in outcome:
             raise WriterFailed(outcome["error"], outcome["kind"])
         return outcome["result"]
+
+
+def start_together(writers: Sequence[Writer], *, fork: bool) -> None:
+    """`start` for all of them: those that are not there get their processes before the first of them gets a request,
+    which starts a thread in this process."""
+    new = []
+    for writer in writers:
+        try:
+            if writer.pid is None:
+                writer._start_process(_method(writer) if fork else "spawn")
+                new.append(writer)
+            else:
+                writer._require_process()
+        except WriterFailed as error:
+            logger.warning("%s", error)
+    for writer in new:
+        writer._greet()
+
+
+def _method(writer: Writer) -> str:
+    unfit = unfit_to_fork()
+    if unfit is not None:
+        logger.info("the writer of rank %d starts an interpreter of its own: this process %s", writer._rank, unfit)
+    return "fork" if unfit is None else "spawn"
