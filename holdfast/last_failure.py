@@ -14,6 +14,12 @@ from holdfast.run_directory import RunDirectory, read_json
 _NAME = re.compile(r"(g(\d+)-c(\d+))(?:-r(\d+))?\.(?:rank|death)\d+\.json")
 
 
+def cycle_of_record(name: str) -> str | None:
+    """`g1-c4` of the record of a failure or a death in that launcher cycle; None for another file in `attempts/`."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else match.group(1)
+
+
 @dataclass(frozen=True)
 class LastFailure:
     """cycle: `g1-c0`. what: the exception, or how the process ended. log: its output, if that was kept."""

@@ -122,7 +122,7 @@ def rank(config: RunConfig, identity: Identity, run: RunDirectory) -> int:
             config,
             identity,
             lambda attempt, watch: _attempt(attempt, survivors, watch),
-            lambda: _why_not_again(survivors, idle),
+            lambda restart: _why_not(restart, survivors, idle),
         )
     finally:
         writer.close()
@@ -194,15 +194,15 @@ def _attempt(attempt: Attempt, survivors: object, watch: HangWatch) -> None:
     log.point("attempt_end", restart=attempt.restart, outcome="complete", step=survivors.step)
 
 
-def _why_not_again(survivors: Survivors, idle: Idle) -> str | None:
-    """Asked before each attempt that layer 1 makes: why this process should make none."""
+def _why_not(restart: int, survivors: Survivors, idle: Idle) -> str | None:
+    """Asked before each attempt under layer 1: why this process should not make it, or None."""
     if survivors.run.terminal() is not None:
         return "the stop rule has spoken: see TERMINAL.json"
     if not idle.too_many():
         return None
     why = f"{IDLE_ATTEMPTS} attempts in a row have finished no step in this process; a new one takes over"
     logging.error(why)
-    _record_uncounted(survivors.run, survivors.identity, idle.begun - 1, survivors.step, RuntimeError(why))
+    _record_uncounted(survivors.run, survivors.identity, restart, survivors.step, RuntimeError(why))
     return why
 
 

@@ -66,8 +66,8 @@ def main(args: argparse.Namespace) -> int:
 def _unreadable(checkpoints: Path, step: int) -> Verdict:
     """Of a step whose marker cannot be read: nothing says what its files should be."""
     marker = checkpoints / names.step_folder(step) / names.COMMITTED
-    print(f"{marker}: it is no marker that can be read. Look again if the storage had an error, else restore it from a")
-    print("copy: until then this step is not used")
+    fix = "look again if the storage had an error, else restore it from a copy: until then this step is not used"
+    print(f"{marker}: it is no marker that can be read; {fix}")
     print(f"step {step}: DAMAGED, 1 problem", flush=True)
     return Verdict(step, problems=[str(marker)])
 

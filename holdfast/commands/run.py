@@ -90,7 +90,7 @@ def resume(out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, po
     config = load_profile(str(out / PROFILE), overrides)
     with RunFolder(out) as folder:
         _require_same_run(folder.path, config)
-        if went_back(folder, load_file(out / PROFILE)):
+        if went_back(folder.layout, load_file(out / PROFILE)):
             config = load_profile(str(out / PROFILE), ["resume.step=null", *overrides])
         close_terminal(run_directory(folder.layout, config), clear=clear_terminal)
         return start(config, folder, port=port, explain=explain)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from holdfast.config import ConfigError, Problem, RunConfig, dump, names
 from holdfast.goodput.locate import OUT_LINK
-from holdfast.local import RunFolder
 from holdfast.local.volumes import Layout
 from holdfast.run_directory import RunDirectory
 from holdfast.terminal import set_aside
@@ -42,9 +41,9 @@ def prepare(out: Path, run: RunDirectory, config: RunConfig) -> Path:
     return profile
 
 
-def went_back(folder: RunFolder, last: RunConfig) -> bool:
+def went_back(layout: Layout, last: RunConfig) -> bool:
     """Whether the last start has obeyed the resume.step of its config: the next one is not to go back once more."""
-    run = run_directory(folder.layout, last)
+    run = run_directory(layout, last)
     owner, step = run.owner(), last.resume.step
     if owner is None or step is None:
         return False

@@ -62,7 +62,7 @@ def main() -> None:
 
     idle = Idle(lambda: len(steps))
 
-    def why_not() -> str | None:
+    def why_not(_restart: int) -> str | None:
         return "it gets nowhere" if idle.too_many() else None
 
     config = load_profile("cpu-test", [*SETS])

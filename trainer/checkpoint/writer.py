@@ -280,5 +280,5 @@ def start_together(writers: Sequence[Writer], *, fork: bool) -> None:
 def _method(writer: Writer) -> str:
     unfit = unfit_to_fork()
     if unfit is not None:
-        logger.info("the writer of rank %d starts an interpreter of its own: this process %s", writer._rank, unfit)
+        logger.info("the writer of rank %d starts an interpreter of its own: %s", writer._rank, unfit)
     return "fork" if unfit is None else "spawn"

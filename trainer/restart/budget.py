@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from holdfast import lineage
 from holdfast.config import names
 from holdfast.config.recovery import Recovery
-from holdfast.last_failure import newest_failure
+from holdfast.last_failure import cycle_of_record, newest_failure
 from holdfast.lineage import Begun
 from holdfast.run_directory import Owner, RunDirectory, Terminal, read_json, write_atomically
 
@@ -28,7 +27,6 @@ BARREN_S = 60.0
 """A cycle in which no attempt began counts as one without progress only so long after the restart before it. A network
 that is away for some minutes makes many such cycles, and is to be waited for; within the hour all of them count."""
 HOUR_S = 3600.0
-_RECORD = re.compile(r"(?P<cycle>g\d+-c\d+)(-r\d+)?\.(rank|death)\d+\.json")
 MOST_COMMITS = 100
 """Commits whose time is remembered; a restart goes back to one of the last few."""
 
@@ -134,8 +132,8 @@ class Budget:
 
     def _failed_cycles(self) -> set[str]:
         """Cycles of the launcher, `g1-c4`, in which a rank has failed or died."""
-        named = map(_RECORD.fullmatch, (path.name for path in self._run.attempts.glob(f"g{self._owner.generation}-c*")))
-        return {match.group("cycle") for match in named if match}
+        files = self._run.attempts.glob(f"g{self._owner.generation}-c*")
+        return {cycle for path in files if (cycle := cycle_of_record(path.name)) is not None}
 
     def _count_barren(self, cycles: set[str], now: float, committed: int) -> None:
         """Those none of whose attempts has begun: without a process group no rank puts one on the list. What they cost

@@ -17,13 +17,10 @@ class Idle:
         self._finished = finished
         self._before = finished()
         self._in_a_row = 0
-        self.begun = 0
-        """Attempts so far."""
 
     def too_many(self) -> bool:
         """Called before each attempt: whether IDLE_ATTEMPTS before it, one after the other, have finished no step."""
         now = self._finished()
         self._in_a_row = 1 if now > self._before else self._in_a_row + 1
         self._before = now
-        self.begun += 1
         return self._in_a_row > IDLE_ATTEMPTS

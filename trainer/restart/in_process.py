@@ -68,10 +68,11 @@ def preload() -> None:
     import nvidia_resiliency_ext.inprocess  # noqa: F401
 
 
-def run(config: RunConfig, identity: Identity, body: Body, why_not: Callable[[], str | None]) -> None:
+def run(config: RunConfig, identity: Identity, body: Body, why_not: Callable[[int], str | None]) -> None:
     """Call body(attempt, watch) until it returns; restart it in this process on a fault if recovery.in_process.
 
-    why_not: asked before each attempt. Unless it is None, none is made and the process ends, for layer 2 to see.
+    why_not: asked before each attempt, with its number. Unless it says None, none is made and the process ends, for
+    layer 2 to see.
     """
     if not config.recovery.in_process:
         body(Attempt(identity.generation, identity.cycle, 0), HangWatch())
@@ -98,14 +99,14 @@ def watchdog_interval(r: Recovery) -> timedelta:
     return min(timedelta(seconds=r.in_process_interval_s), soft / (2 * PENDING_CALLS))
 
 
-def _wrapper(config: RunConfig, identity: Identity, why_not: Callable[[], str | None]) -> Any:
+def _wrapper(config: RunConfig, identity: Identity, why_not: Callable[[int], str | None]) -> Any:
     from nvidia_resiliency_ext import inprocess
 
     class StopRule(inprocess.initialize.Initialize):  # type: ignore[misc]
         """Ends the wrapper before an attempt that is not to be made."""
 
         def __call__(self, state: Any) -> Any:
-            why = why_not()
+            why = why_not(state.iteration)
             if why is not None:
                 raise inprocess.exception.RestartAbort(why)
             return state
