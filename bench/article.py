@@ -55,16 +55,23 @@ pod."""
 JOB = ("recovery.in_process=false", "recovery.in_job=true", "recovery.standby=true", "recovery.short_pauses=true")
 ALL = ("recovery.in_process=true", "recovery.in_job=true", "recovery.standby=true", "recovery.short_pauses=true")
 ARMS = {"pod-restart": POD, "in-process": PROCESS, "in-job": JOB, "all-on": ALL}
-_WRAPPER = ("recovery.step_timeout_floor_s=10",)
-ON_GPUS = {
+_WRAPPER = (
+    "recovery.step_timeout_floor_s=10",
+    "recovery.in_process_soft_timeout_s=2",
+    "recovery.in_process_interval_s=0.1",
+)
+_LIMITS = {
     "pod-restart": ("recovery.process_group_timeout_s=60",),
     "in-process": _WRAPPER,
     "in-job": ("recovery.step_timeout_floor_s=5",),
     "all-on": _WRAPPER,
 }
+_NEAR = "checkpoint.local.interval_steps=2"
+ON_GPUS = {arm: (*limits, _NEAR) for arm, limits in _LIMITS.items()}
 """Limits for steps of 0.2 s, where the profile's are for steps of any length. Without a restart layer only the
 timeout of NCCL ends a hang: the article's 60 s. On a CPU the profile's limits are short enough, and gloo's timeout of
-a few seconds ends a hang in every arm."""
+a few seconds ends a hang in every arm. In every arm the nodes' memory keeps a copy of every second step, beside the
+saves to the shared storage: steps done again after five faults were 1.5 % of the time without it."""
 LEAST_S = 90.0
 """With less time than this before the deadline no job is started."""
 
