@@ -45,8 +45,9 @@ def faults(folder: Path, table: Table) -> str:
     made = json.loads(path.read_text(encoding="utf-8"))
     rows = [_cells(row) for row in made["rows"]]
     steps = " and ".join(sorted({f"{row['steps']:,}" for row in made["rows"]}))
+    near = f", one to the nodes every {made['local_save_every_steps']}" if made.get("local_save_every_steps") else ""
     what = (
-        f"{steps} steps of at least {made['step_s']:g} s, a save every {made['save_every_steps']}, and the same "
+        f"{steps} steps of at least {made['step_s']:g} s, a save every {made['save_every_steps']}{near}, and the same "
         f"{len(made['faults'])} faults in every arm, on {_where(made, path, folder)}."
     )
     text = " ".join(filter(None, [what, _only_tried(path), _not_run(made)]))

@@ -113,6 +113,7 @@ def result(rows: Sequence[dict[str, Any]], config: RunConfig, arguments: argpars
         "overrides": list(arguments.overrides),
         "step_s": config.training.min_step_s,
         "save_every_steps": config.checkpoint.interval_steps,
+        "local_save_every_steps": config.checkpoint.local.interval_steps,
         "faults": [fault.model_dump(mode="json", include={"kind", "step", "rank"}) for fault in config.faults],
         "rows": list(rows),
     }
