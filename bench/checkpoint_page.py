@@ -106,8 +106,9 @@ def headline(result: dict[str, Any], page: str) -> str:
     return (
         f"On {len(gpus)} x {gpus[0]}, with {result['shard_bytes'] / 1e9:.1f} GB of state per GPU and steps of "
         f"{ms(ours['step_s'])}, a save costs a run {ms(ours['total_s'])} in all, "
-        f"{ours['total_s'] / ours['step_s']:.1%} of a step where {GOAL:.0%} is aimed at: {ms(ours['blocked_s'])} of "
-        f"waiting, the rest slower steps during the background write. The first one costs {ms(ours['first_total_s'])}. "
+        f"{ours['total_s'] / ours['step_s']:.1%} of a step where {GOAL:.0%} is aimed at; it holds a step up for "
+        f"{ms(ours['blocked_s'])}, and its background write costs the steps beside it {ms(ours['hidden_s'])} (medians, "
+        f"each of its own). The first one costs {ms(ours['first_total_s'])} in all. "
         f"The same state on such a machine costs {', '.join(others)} ([all numbers, with intervals]({page}))."
     )
 

@@ -69,7 +69,8 @@ def headline(folder: Path, results: Path = RESULTS) -> str:
     made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     ours = {row["fault"]: row for row in made["rows"] if row["arm"] == "holdfast"}
     said = ", ".join(
-        f"{ours[fault]['median_s']:.1f} s after {words} ({LAYERS.get(ours[fault]['layer'], ours[fault]['layer'])})"
+        f"{ours[fault]['median_s']:.1f} s after {words} ({LAYERS.get(ours[fault]['layer'], ours[fault]['layer'])}"
+        f"{f'; goal {GOALS_S[fault]:g} s' if fault in GOALS_S else ''})"
         for fault, words in WORDS.items()
         if fault in ours
     )

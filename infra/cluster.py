@@ -16,7 +16,7 @@ from infra.deployment import Deployment
 from infra.image import TrainerImage
 from infra.nag import acknowledge, managed_policy
 from infra.nodes import SystemNodes
-from infra.stack import HoldfastStack, tags
+from infra.stack import HoldfastStack, node_tags
 
 KUBECTL_LAYERS = {"1.35": KubectlV35Layer}
 """kubectl may be one minor version away from the cluster; it is the same one."""
@@ -48,7 +48,7 @@ class ClusterStack(HoldfastStack):
             cluster_name=cluster_name,
             subnet_ids=[subnet.subnet_id for subnet in vpc.private_subnets],
             instance_type=config.aws.system_instance_type,
-            tags=tags(config),
+            tags=node_tags(config),
         ).group
         self.add_ons_with_pods = after.all
         agent, *others = before.all
@@ -65,6 +65,9 @@ class ClusterStack(HoldfastStack):
         elif config.image != RunConfig.model_fields["image"].default:
             cdk.CfnOutput(self, names.OUTPUT_IMAGE, value=config.image)
         cdk.CfnOutput(self, "KubeconfigCommand", value=command, description="run it as the administrator role")
+        who = "members reach the API server: give it to the instance that kubectl runs on"
+        group_id = self.cluster.cluster_security_group_id
+        cdk.CfnOutput(self, "ClusterSecurityGroupId", value=group_id, description=who)
 
     def _cluster(self, config: RunConfig, vpc: ec2.IVpc) -> eks.Cluster:
         version = config.aws.kubernetes_version

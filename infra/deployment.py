@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -40,6 +40,18 @@ class Deployment(Section):
     def capacity_end(self) -> str | None:
         """capacity_ends_at in UTC, like 2026-12-24T11:30:00Z."""
         return self.capacity_ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if self.capacity_ends_at else None
+
+
+def notices(config: RunConfig, deployment: Deployment, now: datetime) -> list[str]:
+    """What is accepted, but should be known: a block's end that is missing or past. Not refused: the nodes of a block
+    that is over are destroyed with the same context."""
+    if config.aws.capacity.mode != "capacity_block":
+        return []
+    if deployment.capacity_ends_at is None:
+        return ["capacity_ends_at is not given: the job will not save and leave before the block ends; EKS drains it"]
+    if deployment.capacity_ends_at <= now:
+        return [f"capacity_ends_at={deployment.capacity_end} is past: every pod of the job will leave at once"]
+    return []
 
 
 def read(context: Mapping[str, Any]) -> tuple[RunConfig, Deployment]:

@@ -15,7 +15,7 @@ from infra.capacity import Purchase, purchase
 from infra.deployment import Deployment
 from infra.nics import interfaces
 from infra.nodes import launch, node_role, node_template
-from infra.stack import HoldfastStack, tags
+from infra.stack import HoldfastStack, node_tags
 from infra.user_data import user_data
 
 ROOT_GIB = 300
@@ -91,7 +91,7 @@ class GpuNodes(Construct):
         placement: str | None,
     ) -> ec2.CfnLaunchTemplate:
         instance, text = config.instance, user_data(config.instance)
-        common = node_template(instance_type=instance.name, root_gib=ROOT_GIB, tags=tags(config))
+        common = node_template(instance_type=instance.name, root_gib=ROOT_GIB, tags=node_tags(config))
         nics = [
             ec2.CfnLaunchTemplate.NetworkInterfaceProperty(
                 network_card_index=nic.card,

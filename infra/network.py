@@ -14,6 +14,9 @@ from infra.deployment import Deployment
 from infra.nag import acknowledge
 from infra.stack import HoldfastStack
 
+MOST_ZONES = 3
+"""As many as aws.zones may have."""
+
 
 class NetworkStack(HoldfastStack):
     """VPC, flow log, budget. `vpc` for all; `gpu_subnet` is the one subnet of GPU nodes and file system."""
@@ -37,6 +40,9 @@ class NetworkStack(HoldfastStack):
             "Vpc",
             ip_addresses=ec2.IpAddresses.cidr(config.aws.vpc_cidr),
             availability_zones=list(config.aws.zones),
+            # Addresses for three zones from the start: the CDK hands them out in order, and a zone added later would
+            # get those of a public subnet that is there.
+            reserved_azs=MOST_ZONES - len(config.aws.zones),
             subnet_configuration=[
                 # 8187 addresses: pods of the VPC CNI take theirs from the nodes' subnet.
                 ec2.SubnetConfiguration(name="private", subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, cidr_mask=19),

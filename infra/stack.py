@@ -8,10 +8,18 @@ from constructs import Construct
 from holdfast.config import RunConfig, names
 
 
+def node_tags(config: RunConfig) -> dict[str, str]:
+    """Tags that launch templates give to instances and volumes, since node groups do not pass theirs on.
+
+    Not the one that changes while nodes run: EKS refuses an update of a node group's tags together with one of its
+    launch template (github.com/aws/aws-cdk/issues/16644), and the deployment would be rolled back.
+    """
+    return {"Project": config.name, "Owner": config.cost.owner}
+
+
 def tags(config: RunConfig) -> dict[str, str]:
-    """Tags of everything that costs money. Node groups do not pass theirs on, so launch templates repeat them."""
-    found = {"Project": config.name, "Owner": config.cost.owner}
-    return found | ({"ExpiresAt": config.cost.expires_at} if config.cost.expires_at else {})
+    """Tags of everything else that costs money."""
+    return node_tags(config) | ({"ExpiresAt": config.cost.expires_at} if config.cost.expires_at else {})
 
 
 class HoldfastStack(cdk.Stack):

@@ -22,6 +22,9 @@ VERSION = "2.15"
 """Never left out: FSx then takes 2.10, which the Lustre client of Amazon Linux 2023 cannot mount."""
 RUNS = "runs"
 """Folder of all run directories, below the root of the file system."""
+KEEP = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+"""Data stays when its stack goes or another file system takes its place; not when the deployment that makes it fails,
+where RETAIN would leave an empty file system outside all stacks, paid for and in the way of the next try."""
 
 
 class LustreSecurityGroup(Construct):
@@ -50,7 +53,7 @@ class LustreSecurityGroup(Construct):
         if keep:
             # A file system that stays keeps its group. Rules that name the nodes' group go: they would hold that one.
             for resource in (self.resource, *inner):
-                resource.apply_removal_policy(cdk.RemovalPolicy.RETAIN)
+                resource.apply_removal_policy(KEEP)
 
 
 class LustreFileSystem(Construct):
@@ -112,7 +115,7 @@ class CheckpointBucket(Construct):
 
     def __init__(self, scope: Construct, construct_id: str, *, file_system: CfnFileSystem, delete: bool) -> None:
         super().__init__(scope, construct_id)
-        removal = cdk.RemovalPolicy.DESTROY if delete else cdk.RemovalPolicy.RETAIN
+        removal = cdk.RemovalPolicy.DESTROY if delete else KEEP
         self.bucket = s3.Bucket(
             self,
             "Bucket",
@@ -195,7 +198,7 @@ class StorageStack(HoldfastStack):
             storage=config.storage,
             subnet_id=gpu_subnet.subnet_id,
             group=group,
-            removal=cdk.RemovalPolicy.RETAIN if keep else cdk.RemovalPolicy.DESTROY,
+            removal=KEEP if keep else cdk.RemovalPolicy.DESTROY,
         ).resource
         cdk.CfnOutput(self, names.OUTPUT_FILE_SYSTEM_ID, value=self.file_system.ref)
         cdk.CfnOutput(self, names.OUTPUT_FILE_SYSTEM_DNS, value=self.file_system.attr_dns_name)

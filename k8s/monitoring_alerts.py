@@ -15,6 +15,9 @@ from k8s.placement import Manifest
 RUNBOOK = "docs/operations.md"
 CRITICAL, WARNING = "critical", "warning"
 """critical: the run makes no progress that counts. warning: it goes on, and loses something."""
+FAILED_JOBS = "kube_job_failed"
+"""Of kube-state-metrics, which comes with the operator's Helm chart. No metric of a run outlives its pods, and so none
+can say that it has failed."""
 GOODPUT_AFTER_S = 3600
 """Before, one restart is much of the time."""
 
@@ -48,7 +51,7 @@ class Alert:
 
 def alerts(config: RunConfig) -> tuple[Alert, ...]:
     """The alerts of one run."""
-    found = [_no_progress(config), _ranks_missing(config), _loss_not_finite(config)]
+    found = [_run_failed(config), _no_progress(config), _ranks_missing(config), _loss_not_finite(config)]
     if config.checkpoint.mode != "off":
         found += [_commit_overdue(config), _saves_fail(config)]
     return (*found, _restarts(config), _goodput_low(config), _metrics_down(config), _goodput_stale(config))
@@ -63,6 +66,19 @@ def _of(metric: m.Metric | str, config: RunConfig, more: str = "") -> str:
 def _steps(config: RunConfig) -> str:
     """A series that every rank serves from its start."""
     return _of(m.STEP_SECONDS.series[1], config)
+
+
+def _run_failed(config: RunConfig) -> Alert:
+    # A restart of the JobSet deletes the Jobs that have failed, within seconds; only for the last time they stay.
+    pattern = f"{config.name}-[0-9a-f]+-({names.CONTROL}|{names.WORKERS})-[0-9]+"
+    failed = f'{FAILED_JOBS}{{job_name=~"{pattern}",condition="true"}}'
+    return Alert(
+        "HoldfastRunFailed",
+        CRITICAL,
+        f'max by (run) (label_replace({failed}, "{m.RUN}", "{config.name}", "", "")) > 0',
+        "5m",
+        "Run {{ $labels.run }} has ended for good, and nothing starts it again",
+    )
 
 
 def _no_progress(config: RunConfig) -> Alert:

@@ -11,11 +11,15 @@ DRIVER = "fsx.csi.aws.com"
 MOUNT_OPTIONS = ["flock", "noatime"]
 """flock: file locks hold across nodes. noatime: a read is no write on the metadata server."""
 STORAGE_CLASS = "fsx-lustre"
+CLAIM_GIB = 1200
+"""Size that volume and claim state, whatever the file system's: the smallest there is. Nothing enforces it. The claim
+of a static volume cannot be raised (Kubernetes: "only dynamically provisioned pvc can be resized"), but the file system
+can be grown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """A file system that exists, or CDK tokens for one that will. Its size is config.storage.capacity_gib."""
+    """A file system that exists, or CDK tokens for one that will."""
 
     id: str
     """`fs-0123456789abcdef0`."""
@@ -45,7 +49,7 @@ def persistent_volume(config: RunConfig, file_system: FileSystem) -> Manifest:
         "kind": "PersistentVolume",
         "metadata": {"name": volume_name(config), "labels": {"app.kubernetes.io/part-of": "holdfast"}},
         "spec": {
-            "capacity": {"storage": _capacity(config)},
+            "capacity": {"storage": f"{CLAIM_GIB}Gi"},
             "volumeMode": "Filesystem",
             "accessModes": ["ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
@@ -80,7 +84,7 @@ def persistent_volume_claim(config: RunConfig) -> Manifest:
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",
             "volumeName": volume_name(config),
-            "resources": {"requests": {"storage": _capacity(config)}},
+            "resources": {"requests": {"storage": f"{CLAIM_GIB}Gi"}},
         },
     }
 
@@ -111,7 +115,3 @@ def storage_class(config: RunConfig, where: DynamicStorage) -> Manifest:
         "volumeBindingMode": "Immediate",
         "mountOptions": MOUNT_OPTIONS,
     }
-
-
-def _capacity(config: RunConfig) -> str:
-    return f"{config.storage.capacity_gib}Gi"

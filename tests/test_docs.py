@@ -250,7 +250,7 @@ def test_operations_explains_every_exit_code() -> None:
 def test_operations_quotes_only_messages_that_the_code_has() -> None:
     quoted = [span for span in spans(OPERATIONS.read_text(encoding="utf-8")) if " " in span.strip() or "..." in span]
     messages = [
-        span for span in quoted if not re.match(r"holdfast |kubectl |python|--|[a-z]+\.[a-z_]+:|[\w.<>-]+/", span)
+        span for span in quoted if not re.match(r"holdfast |kubectl |aws |python|--|[a-z]+\.[a-z_]+:|[\w.<>-]+/", span)
     ]
     assert len(messages) > 15
     pieces = {piece for message in messages for piece in message.split("...") if len(piece.strip()) > 3}

@@ -18,6 +18,11 @@ def notices(config: RunConfig) -> list[str]:
         found.append(f"a step may not fit: {too_large.why}. Reason given: {config.training.accept_gpu_memory}")
     if config.storage.deployment_type == "SCRATCH_2":
         found.append("storage.deployment_type=SCRATCH_2 is not replicated: a failed file server loses checkpoints")
+    if config.storage.fsx.efa:
+        found.append(
+            "storage.fsx.efa=True: the nodes' Lustre client is not set up for EFA here, and mounts over TCP; AWS "
+            "describes the set-up in user data under `Optimize Amazon FSx for Lustre performance on nodes (EFA)`"
+        )
     if config.aws.allow_data_loss:
         found.append("aws.allow_data_loss=True: `cdk destroy` deletes the file system and the checkpoint bucket")
     if config.elastic and (left_out := sorted(set(range(config.min_nodes, config.cluster.nodes)) - set(config.sizes))):

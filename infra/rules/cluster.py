@@ -122,15 +122,25 @@ def _called(resource: Resource) -> str:
 
 
 def nothing_is_untagged(assembly: Assembly) -> Iterator[Finding]:
-    """Project and Owner on what costs money, instances and volumes included; ExpiresAt on all or none."""
+    """Project and Owner on what costs money, instances and volumes included; ExpiresAt on all or none, but on no launch
+    template."""
     tagged = [(resource, _tags(resource)) for resource in assembly.of(*_TAGGED)]
-    tagged += [(group.template, _template_tags(group)) for group in node_groups(assembly) if group.template]
+    templates = [(group.template, _template_tags(group)) for group in node_groups(assembly) if group.template]
     expires = any("ExpiresAt" in tags for _, tags in tagged)
-    needed = {"Project", "Owner", *(["ExpiresAt"] if expires else [])}
-    for resource, tags in tagged:
+    for resource, tags in [*tagged, *templates]:
+        is_template = resource.type == LAUNCH_TEMPLATE
+        needed = {"Project", "Owner", *(["ExpiresAt"] if expires and not is_template else [])}
+        if is_template and "ExpiresAt" in tags:
+            yield Finding(
+                resource=resource,
+                wrong="it gives the tag ExpiresAt to instances",
+                why="a later day changes the template and the node group's own tags at once, which EKS refuses: the "
+                "deployment is rolled back",
+                write="TagSpecifications with Project and Owner only",
+            )
         missing = needed - tags
         if missing:
-            where = "TagSpecifications for instance and volume: " if resource.type == LAUNCH_TEMPLATE else ""
+            where = "TagSpecifications for instance and volume: " if is_template else ""
             yield Finding(
                 resource=resource,
                 wrong=f"it has no tag {', '.join(sorted(missing))}",

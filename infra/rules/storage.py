@@ -190,7 +190,7 @@ def data_has_a_stated_fate(assembly: Assembly) -> Iterator[Finding]:
                 resource=resource,
                 wrong=f"it has no {' and no '.join(missing)}",
                 why="CloudFormation then deletes the data with the stack, or with a replacement that no diff announces",
-                write="Retain, or Delete with aws.allow_data_loss: true (apply_removal_policy sets both)",
+                write="RetainExceptOnCreate and Retain; or Delete with aws.allow_data_loss=true (apply_removal_policy)",
             )
 
 

@@ -74,5 +74,5 @@ def test_the_headline_is_of_the_first_machine_and_of_ours(tmp_path: Path) -> Non
     keep(tmp_path, recovery_page.SHARED, sample("exception", 2.9), sample("exception", 5.0, "nvrx-defaults"))
     assert (
         "On one H200 that two ranks share, with 378 million parameters and 4.5 GB of state, the next step is finished "
-        "2.9 s after a rank raises (in process): medians" in recovery_page.headline(tmp_path, tmp_path)
+        "2.9 s after a rank raises (in process; goal 3 s): medians" in recovery_page.headline(tmp_path, tmp_path)
     )

@@ -30,6 +30,13 @@ def test_the_articles_file_system_is_slower_than_its_interval_and_says_so() -> N
     assert "not replicated" in scratch
 
 
+def test_a_file_system_with_efa_says_that_the_nodes_do_not_use_it() -> None:
+    efa = ["storage.fsx.efa=true", "storage.deployment_type=PERSISTENT_2", "storage.capacity_gib=4800"]
+    config = load_profile("llama3-8b-p5x2", [*efa, "storage.throughput_mbps_per_tib=1000"])
+    assert [line for line in notices(config) if "mounts over TCP" in line]
+    assert not [line for line in notices(load_profile("llama3-8b-p5x2")) if "EFA" in line]
+
+
 def test_without_a_reason_the_refusal_names_the_cheapest_tier_that_works() -> None:
     with pytest.raises(ConfigError) as refusal:
         load_profile("llama3-8b-p5x2", ["storage.accept_slow_writes=null"])

@@ -14,7 +14,7 @@ from holdfast.config import load_profile, names
 from k8s.monitoring_alerts import alerts
 from k8s.monitoring_dashboard import COURSES, STATS
 from tests.e2e.harness import Training
-from tests.k8s.promql import TARGET_LABELS, uses
+from tests.k8s.promql import FOREIGN_SERIES, TARGET_LABELS, uses
 from tests.trainer.served import scraped
 
 LIMIT_S = 150.0
@@ -96,11 +96,10 @@ def test_a_running_job_serves_every_metric_through_its_restarts_and_no_query_ask
 
 
 def _every_query_is_answered_by(series: dict[str, set[str]]) -> None:
-    """`up` is Prometheus' own."""
     queries = [query.expr for panel in (*STATS, *COURSES) for query in panel.queries]
     queries += [alert.expr for alert in alerts(CONFIG)]
     for query in queries:
         used = uses(query)
-        assert used.series <= series.keys() | ABSENT | {"up"}, query
+        assert used.series <= series.keys() | ABSENT | FOREIGN_SERIES.keys(), query
         for label, name in used.labels:
-            assert label in series.get(name, {label}) | TARGET_LABELS, query
+            assert label in series.get(name, {label}) | TARGET_LABELS | FOREIGN_SERIES.get(name, set()), query

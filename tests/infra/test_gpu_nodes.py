@@ -97,9 +97,11 @@ def test_repair_replaces_one_node_at_a_time_and_each_override_is_whole(assembly:
 
 def test_instances_volumes_and_interfaces_carry_the_tags(synth: Synth) -> None:
     built = synth("gpt2-g5x2", "cost.owner=ada@example.com", "cost.expires_at=2026-12-31", "aws.apply_manifests=false")
-    wanted = {"Project": "gpt2-g5x2", "Owner": "ada@example.com", "ExpiresAt": "2026-12-31"}
+    of_nodes = {"Project": "gpt2-g5x2", "Owner": "ada@example.com"}
+    wanted = of_nodes | {"ExpiresAt": "2026-12-31"}
     for found in built.launch_data["TagSpecifications"]:
-        assert {tag["Key"]: tag["Value"] for tag in found["Tags"]} == wanted
+        # Not the day: EKS refuses a change of the template together with one of the group's own tags.
+        assert {tag["Key"]: tag["Value"] for tag in found["Tags"]} == of_nodes
     kinds = [found["ResourceType"] for found in built.launch_data["TagSpecifications"]]
     assert kinds == ["instance", "volume", "network-interface"]
     fs = built.one("Storage", "AWS::FSx::FileSystem")

@@ -14,6 +14,9 @@ INGRESS = "AWS::EC2::SecurityGroupIngress"
 EGRESS = "AWS::EC2::SecurityGroupEgress"
 BUCKET = "AWS::S3::Bucket"
 ASSOCIATION = "AWS::FSx::DataRepositoryAssociation"
+POLICIES = ("DeletionPolicy", "UpdateReplacePolicy")
+KEPT = ("RetainExceptOnCreate", "Retain")
+"""A deployment that fails while it makes them leaves nothing behind that costs money; otherwise they stay."""
 EFA_FSX = (
     "storage.deployment_type=PERSISTENT_2",
     "storage.capacity_gib=4800",
@@ -110,15 +113,16 @@ def test_efa_between_nodes_and_file_system_puts_both_in_one_open_group(synth: Sy
 
 @pytest.mark.parametrize("kind", [FILE_SYSTEM, "AWS::EC2::SecurityGroup"])
 def test_data_stays_unless_its_loss_was_agreed_to(synth: Synth, assembly: Assembly, kind: str) -> None:
-    for built, wanted in ((assembly, "Retain"), (synth("gpt2-g5x2", "aws.allow_data_loss=true"), "Delete")):
+    lossy = synth("gpt2-g5x2", "aws.allow_data_loss=true")
+    for built, wanted in ((assembly, KEPT), (lossy, ("Delete", "Delete"))):
         (resource,) = built.all("Storage", kind).values()
-        assert resource.get("DeletionPolicy", "Delete") == resource.get("UpdateReplacePolicy", "Delete") == wanted
+        assert tuple(resource.get(policy, "Delete") for policy in POLICIES) == wanted
 
 
 def test_what_stays_names_nothing_that_goes(p5: Assembly) -> None:
     """A retained group whose rules name the nodes' group would keep the cluster from being deleted."""
     (group,) = p5.all("Storage", "AWS::EC2::SecurityGroup")
-    kept = {name for name, rule in p5.all("Storage", INGRESS).items() if rule.get("DeletionPolicy") == "Retain"}
+    kept = {name for name, rule in p5.all("Storage", INGRESS).items() if rule.get("DeletionPolicy") == KEPT[0]}
     assert kept == {name for name, rule in rules(p5).items() if rule[:2] == (Node("Storage", group),) * 2}
 
 
@@ -137,7 +141,7 @@ def test_deletions_are_never_copied_to_s3(synth: Synth) -> None:
 def test_the_bucket_stays_is_private_and_encrypted(synth: Synth) -> None:
     built = synth("gpt2-g5x2", *COPIES)
     (bucket,) = built.all("Storage", BUCKET).values()
-    assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
+    assert tuple(bucket[policy] for policy in POLICIES) == KEPT
     assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
     assert bucket["Properties"]["BucketEncryption"]
 

@@ -11,8 +11,14 @@ from holdfast.metrics import METRICS, RUN
 TARGET_LABELS = {"namespace", "pod", "container", "endpoint", "job", "instance", "node"}
 """What the operator's PodMonitor gives every series of a target; `node` is by our relabeling."""
 OWN_SERIES = {series: {*metric.all_labels, *TARGET_LABELS} for metric in METRICS for series in metric.series}
-SERIES = OWN_SERIES | {"up": {RUN, *TARGET_LABELS}}
-"""Series -> labels that it may have. `up` is Prometheus' own; its `run` is by our relabeling."""
+FOREIGN_SERIES = {
+    "up": {RUN, *TARGET_LABELS},
+    # github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/workload/job-metrics.md; `run` by label_replace.
+    "kube_job_failed": {RUN, "namespace", "job_name", "condition", "reason"},
+}
+"""Not of a run: Prometheus' own, whose `run` is by our relabeling, and one of kube-state-metrics."""
+SERIES = OWN_SERIES | FOREIGN_SERIES
+"""Series -> labels that it may have."""
 _VARIABLES = {"$run": "cpu-test", "$__rate_interval": "2m"}
 
 

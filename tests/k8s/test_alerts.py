@@ -124,7 +124,14 @@ def goodput(ratio: float, wall_s: int) -> dict[str, str]:
     }
 
 
+def failed(job: str, values: str, condition: str = "true") -> dict[str, str]:
+    """What kube-state-metrics serves of a Job."""
+    return {f'kube_job_failed{{namespace="holdfast",job_name="{job}",condition="{condition}"}}': values}
+
+
 FIRES: dict[str, tuple[str, Series, str]] = {
+    "the control pod's Job stays failed": ("HoldfastRunFailed", failed("cpu-test-0a1b2c3d-control-0", "1x60"), "6m"),
+    "one worker's Job stays failed": ("HoldfastRunFailed", failed("cpu-test-0a1b2c3d-workers-11", "1x60"), "6m"),
     "no step for a quarter of an hour": ("HoldfastNoProgress", steps(6, until=20), "37m"),
     "processes that crash every five minutes before their first step, after a good start": (
         "HoldfastNoProgress",
@@ -172,6 +179,7 @@ WELL = {
     **up(1),
     **goodput(0.97, 18_000),
     **generations(10, 100),
+    **failed("cpu-test-0a1b2c3d-control-0", "1x600", condition="false"),
     f"holdfast_loss{{{ONE}}}": "2.5x600",
     f"holdfast_nonfinite_losses_total{{{ONE}}}": "0x600",
     f"holdfast_save_failures_total{{{ONE}}}": "0x600",
@@ -179,6 +187,13 @@ WELL = {
 }
 SILENT: dict[str, tuple[str, Series, str]] = {
     **{f"{name}, of a run that is well": (name, WELL, "180m") for name in (alert.name for alert in alerts(CONFIG))},
+    "a Job that failed is gone, as the JobSet starts again": (
+        "HoldfastRunFailed",
+        failed("cpu-test-0a1b2c3d-control-0", "1x3"),
+        "12m",
+    ),
+    "a Job of another run": ("HoldfastRunFailed", failed("cpu-test-2-0a1b2c3d-control-0", "1x60"), "30m"),
+    "a Job that does well": ("HoldfastRunFailed", failed("cpu-test-0a1b2c3d-control-0", "0x60"), "30m"),
     "a restart of ten minutes": ("HoldfastNoProgress", steps(6, 20), "31m"),
     "two crashes in ten minutes": ("HoldfastNoProgress", {**steps(6, 20, after=1), **crashes(22, 5, 2)}, "33m"),
     "a start-up of ten minutes": ("HoldfastNoProgress", crashes(0, 5, 2), "10m"),

@@ -156,6 +156,10 @@ class Broken(NamedTuple):
 
 
 DATA = ("Gpu", "Template", "LaunchTemplateData")
+EXPIRING = [
+    {"ResourceType": kind, "Tags": [*parts.TAGS, {"Key": "ExpiresAt", "Value": "2027-01-31"}]}
+    for kind in ("instance", "volume")
+]
 NODES = ("Gpu", "Nodes")
 FILES = ("Storage", "FileSystem")
 LUSTRE = (*FILES, "LustreConfiguration")
@@ -243,6 +247,7 @@ BROKEN = [
     Broken("HF039", lose("Cluster", "SystemNodes", "Tags", "Project"), "no tag Project"),
     Broken("HF039", lose(*DATA, "TagSpecifications", 1), "no tag Owner, Project"),
     Broken("HF039", put("Network", "Vpc", "Tags", [*parts.TAGS, {"Key": "ExpiresAt"}]), "no tag ExpiresAt"),
+    Broken("HF039", put(*DATA, "TagSpecifications", EXPIRING), "gives the tag ExpiresAt to instances"),
     Broken("HF040", extra_manifest({"kind": "ConfigMap", "data": {"text": "x" * 250_001}}), "bytes"),
     Broken("HF041", extra_manifest({"kind": "ConfigMap", "data": {"id": "${Token[TOKEN.18]}"}}), "${Token[TOKEN.18]}"),
     Broken("HF041", extra_manifest({"kind": "ConfigMap", "data": {"size": -1.8881545897087503e289}}), "-1.88"),
