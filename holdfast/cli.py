@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from holdfast import __version__
 from holdfast.config.problems import EXIT_BAD_CONFIG, ConfigError
 
 EXIT_INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 COMMANDS = {
     "run": "train on this machine: synthesize the manifest of a profile and execute it",
@@ -31,9 +33,31 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; argv defaults to the process's own.
 
-    Exit code: the command's; 2 for a bad option or a bad config, with every problem on stderr; 130 after Ctrl-C.
+    Exit code: the command's; 2 for a bad option or a bad config, with every problem on stderr; 130 after Ctrl-C; 1 if
+    the output cannot be written.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _print_all_characters()
+    try:
+        code = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what does not fit is to be noticed here, not when Python exits
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has gone
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        print(f"the output cannot be written: {os.strerror(error.errno).lower()}", file=sys.stderr)
+        _drop_output()
+        return 1
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         parser, modules = _parser(words)
         args = parser.parse_args(words)
@@ -41,13 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_CONFIG
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has gone. Python would fail once more when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+
+
+def _print_all_characters() -> None:
+    """A log may hold half a character (a lone surrogate), and a terminal may know few: neither is to end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Python would fail once more when it flushes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.config import names
 from holdfast.run_directory import RunDirectory, read_json
 
-_NAME = re.compile(r"(g(\d+)-c(\d+))(?:-r(\d+))?\.(?:rank|death)\d+\.json")
+_NAME = re.compile(r"(g(\d+)-c(\d+))(?:-r(\d+))?\.(?:rank|death)(\d+)\.json")
 
 
 def cycle_of_record(name: str) -> str | None:
@@ -37,16 +37,16 @@ class LastFailure:
 
 def newest_failure(run: RunDirectory, *, also_of_others: bool = False) -> LastFailure | None:
     """None if no rank has failed, or only because others had. also_of_others: such a failure too."""
-    found: list[tuple[tuple[int, ...], str, dict[str, Any]]] = []
+    found: list[tuple[tuple[int, ...], str, int, dict[str, Any]]] = []
     for path in (*run.attempts.glob("*.rank*.json"), *run.attempts.glob("*.death*.json")):
         match, record = _NAME.fullmatch(path.name), read_json(path)
         if match and record is not None and (also_of_others or not record.get("consequence")):
-            order = tuple(int(number or 0) for number in match.groups()[1:])
-            found.append((order, match.group(1), record))
+            order = tuple(int(number or 0) for number in match.groups()[1:4])
+            found.append((order, match.group(1), int(match.group(5)), record))
     if not found:
         return None
-    _, cycle, record = max(found, key=lambda entry: entry[0])
-    rank, step = int(record.get("rank", 0)), record.get("step")
+    _, cycle, rank, record = max(found, key=lambda entry: entry[0])
+    step = record.get("step")
     log = run.path / names.LOGS / cycle / f"rank{rank}.log"
     return LastFailure(cycle, rank, step, _what(record), log if log.exists() else None)
 
@@ -56,7 +56,8 @@ def _what(record: dict[str, Any]) -> str:
         message = " ".join(str(record.get("message", "")).split())
         return f"{record['fingerprint']}: {message[:300]}"
     hang = record.get("hang")
-    return how_ended(int(record.get("code", 1))) + (f" after a hang ({hang})" if hang else "")
+    code = record.get("code")
+    return how_ended(code if isinstance(code, int) else 1) + (f" after a hang ({hang})" if hang else "")
 
 
 def how_ended(code: int) -> str:

@@ -39,11 +39,12 @@ class Terminal:
 
 
 def terminal_of(record: dict[str, Any] | None) -> Terminal | None:
-    """The Terminal in a JSON object."""
+    """The Terminal in a JSON object. One with another code than ours ends the run too, as one that has given up."""
     if record is None:
         return None
     known = {key: record.get(key) for key in ("rank", "step", "attempt")}
-    return Terminal(code=int(record.get("code", names.EXIT_GIVE_UP)), reason=str(record.get("reason")), **known)
+    code = names.EXIT_CONFIG if record.get("code") == names.EXIT_CONFIG else names.EXIT_GIVE_UP
+    return Terminal(code=code, reason=str(record.get("reason")), **known)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in `path`, or None if it is missing or not one."""
     try:
         loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,7 +29,7 @@ def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_check_says_what_follows_from_a_profile(profile: str) -> None:
     done = holdfast("check", "--profile", profile)
     assert (done.returncode, done.stderr) == (0, "")
-    for name in ("nodes", "world size", "model", "batch", "checkpoint", "staging", "timeouts"):
+    for name in ("nodes", "world size", "model", "batch", "checkpoint", "staging", "timeouts", "limits"):
         assert f"\n{name} " in done.stdout, name
 
 
@@ -90,6 +91,64 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
     command = f"{sys.executable} -m holdfast check --schema | head -c 1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("{", "")
+
+
+@pytest.mark.parametrize("words", ["check --profile cpu-test", "check --schema"])  # less and more than a buffer holds
+def test_output_for_which_there_is_no_room_is_one_line_and_code_1(words: str) -> None:
+    command = f"{sys.executable} -m holdfast {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "the output cannot be written: no space left on device\n")
+
+
+def test_a_failure_that_is_not_of_the_output_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(words: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "/fsx/runs/a/COMPLETE")
+
+    monkeypatch.setattr(cli, "_run", fails)
+    with pytest.raises(OSError, match="COMPLETE"):
+        cli.main(["check"])
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_half_a_character_is_printed_as_its_number(stream: str) -> None:
+    """JSON may hold a lone surrogate, and so may an event log: no report is to end by it."""
+    code = (
+        "import sys; from holdfast import cli\n"
+        f"cli._run = lambda words: print('a\\udcffb', file=sys.{stream}) or 0\n"
+        "sys.exit(cli.main(['check']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "a\\udcffb\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["check", "--schema", "--set", "seed=1"], ["--set"]),
+        (["check", "--schema", "--launch"], ["--launch"]),
+        (["check", "--schema", "--launch", "--set", "seed=1"], ["--set", "--launch"]),
+        (["check", "--all", "--launch"], ["--launch"]),
+        (["plan", "--profile", "cpu-demo", "--json", "--explain"], ["--explain"]),
+        (["plan", "--profile", "cpu-demo", "--force"], ["--force"]),
+        (["run", "--profile", "cpu-demo", "--out", "/nonexistent/out", "--yes"], ["--yes"]),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    words: list[str], keys: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [line.split(" = ")[0].removeprefix("  - ") for line in said.err.splitlines()[1:]] == keys
+
+
+@pytest.mark.parametrize("command", [["status"], ["report"], ["checkpoint", "ls"], ["resume"]])
+def test_a_folder_with_a_name_that_is_too_long_is_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "x" * 300]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[1].startswith("  - DIR = 'xxx")
 
 
 def test_ctrl_c_ends_with_130_and_without_a_stack_trace(tmp_path: Path) -> None:

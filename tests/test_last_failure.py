@@ -44,6 +44,18 @@ def test_what_is_no_record_is_passed_over(run: RunDirectory) -> None:
     assert str(newest_failure(run)).startswith("rank 0 at step 3 of g1-c0")
 
 
+@pytest.mark.parametrize("record", [{"rank": None, "code": -9}, {"rank": "x", "code": -9, "hang": None}])
+def test_the_name_of_a_record_says_whose_it_is(run: RunDirectory, record: dict[str, object]) -> None:
+    failed(run, "g1-c0.death1.json", **record)
+    assert str(newest_failure(run)) == "rank 1 before its first step of g1-c0: ended by SIGKILL"
+
+
+@pytest.mark.parametrize("code", [None, "x", [9]])
+def test_a_death_with_a_code_that_is_none_is_a_failure_still(run: RunDirectory, code: object) -> None:
+    failed(run, "g1-c0.death1.json", rank=1, step=4, code=code)
+    assert str(newest_failure(run)) == "rank 1 at step 4 of g1-c0: ended with exit code 1"
+
+
 def test_ends_have_names() -> None:
     assert [how_ended(code) for code in (-11, -250, 7)] == [
         "ended by SIGSEGV",

@@ -134,6 +134,24 @@ def test_the_first_terminal_record_wins(tmp_path: Path) -> None:
     assert run.terminal() == Terminal(93, "first", rank=1, step=5, attempt="g1-c0-r0")
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"code": "x", "reason": 5}', Terminal(93, "5")),
+        ('{"code": 0, "reason": "odd"}', Terminal(93, "odd")),
+        ('{"code": null, "reason": "odd", "rank": "r"}', Terminal(93, "odd", rank="r")),  # type: ignore[arg-type]
+        ('{"code": [1e999]}', Terminal(93, "None")),
+        ('{"code": 78, "reason": "input"}', Terminal(78, "input")),
+    ],
+)
+def test_a_terminal_record_with_odd_content_still_ends_the_run(
+    tmp_path: Path, content: str, expected: Terminal
+) -> None:
+    """Supervisors end with its code: it must be one with which no Job is started again."""
+    (tmp_path / names.TERMINAL).write_text(content)
+    assert RunDirectory(tmp_path).terminal() == expected
+
+
 def test_an_older_generation_cannot_write_terminal(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     old = take(run)
@@ -144,8 +162,9 @@ def test_an_older_generation_cannot_write_terminal(tmp_path: Path) -> None:
 
 
 def test_a_torn_record_reads_as_absent(tmp_path: Path) -> None:
-    (tmp_path / "COMPLETE").write_text('{"step": 1')
-    assert RunDirectory(tmp_path).complete() is None
+    for content in ('{"step": 1', "[" * 100_000):
+        (tmp_path / "COMPLETE").write_text(content)
+        assert RunDirectory(tmp_path).complete() is None
 
 
 def test_write_once_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast import launch
 from holdfast.commands.set_option import add_set
-from holdfast.config import ConfigError, RunConfig, gpu_memory, load_profile, prices, profile_names, sizing
+from holdfast.config import ConfigError, Problem, RunConfig, gpu_memory, load_profile, prices, profile_names, sizing
 from holdfast.config.checks import lattice
 from holdfast.config.notices import notices
 from holdfast.config.problems import EXIT_BAD_CONFIG
@@ -34,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 through ConfigError."""
+    _refuse_without_effect(args)
     if args.schema:
         print(schema_text(), end="")
         return 0
@@ -47,6 +49,19 @@ def main(args: argparse.Namespace) -> int:
     if args.launch:
         print("\n".join(["", *_launch_lines(config)]))
     return 0
+
+
+def _refuse_without_effect(args: argparse.Namespace) -> None:
+    problems = []
+    if args.schema and args.overrides:
+        why = "--schema is of all profiles, and says what every key may be"
+        problems.append(Problem("--set", ", ".join(args.overrides), why, "leave --set out, or name a --profile"))
+    if args.launch and not args.profile:
+        other = "--schema" if args.schema else "--all"
+        why = f"commands are those of one profile, and {other} prints none"
+        problems.append(Problem("--launch", True, why, f"name one --profile instead of {other}"))
+    if problems:
+        raise ConfigError(problems, "check")
 
 
 def schema_text() -> str:
@@ -89,7 +104,8 @@ def summary(config: RunConfig) -> list[tuple[str, str]]:
             if r.in_job
             else "torchrun",
         ),
-        ("timeouts", " < ".join(f"{_short(key)} {value:g} s" for key, value in _limits(config))),
+        ("timeouts", " < ".join(f"{_short(key)} {value:g} s" for key, value in _lattice(config))),
+        ("limits", ", ".join(f"{name} {value:g} s" for name, value in _limits(config))),
     ]
     if config.device == "cuda":
         rows.insert(5, ("GPU memory", _gpu_memory(config)))
@@ -165,8 +181,24 @@ def _recovery(config: RunConfig) -> str:
     return ", ".join(name for name, on in layers if on)
 
 
-def _limits(config: RunConfig) -> list[tuple[str, float]]:
-    """The timeouts in the order in which they act."""
+def _limits(config: RunConfig) -> Iterator[tuple[str, float]]:
+    """How long each part of a run may take before something ends it, in the order of a start."""
+    r, saves = config.recovery, config.checkpoint
+    if r.in_job:
+        yield "first section", r.first_section_timeout_s
+        yield "init", r.init_section_timeout_s
+        yield "restore", r.restore_section_timeout_s
+        yield "step", r.step_section_timeout_s
+        yield "save", r.checkpoint_section_timeout_s
+        yield "between sections", r.out_of_section_timeout_s
+    if saves.mode != "off":
+        yield "background write", saves.persist_timeout_s
+    if r.in_job:
+        yield "missing nodes", r.join_timeout_s
+
+
+def _lattice(config: RunConfig) -> list[tuple[str, float]]:
+    """The timeouts whose order matters, in the order in which they act."""
     r = config.recovery
     step = ("recovery.step_section_timeout_s", r.step_section_timeout_s)
     if r.in_process:

@@ -125,7 +125,7 @@ def _age(path: Path, now: float) -> float | None:
 def _latest(folder: Path) -> str | None:
     try:
         return (folder / names.LATEST).read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 

@@ -47,6 +47,7 @@ def main(args: argparse.Namespace) -> int:
     """Exit code 0, or 2 through ConfigError."""
     from holdfast.goodput.planner import Setting, document, plan_for
 
+    _refuse_without_effect(args)
     config = load_profile(args.profile, args.overrides)
     rate = failure_rate(args.failure_rate or config.reliability.failure_rate)
     sizes = _sizes(args.nodes, config)
@@ -71,6 +72,18 @@ def main(args: argparse.Namespace) -> int:
         if args.write:
             print(f"Profile: {args.write}")
     return 0
+
+
+def _refuse_without_effect(args: argparse.Namespace) -> None:
+    problems = []
+    if args.explain and args.json:
+        why = "JSON has every duration and what it rests on anyhow, below `inputs`"
+        problems.append(Problem("--explain", True, why, "leave --explain out, or --json"))
+    if args.force and not args.write:
+        why = "without --write nothing is written"
+        problems.append(Problem("--force", True, why, "add --write FILE, or leave --force out"))
+    if problems:
+        raise ConfigError(problems, "plan")
 
 
 def _sizes(text: str | None, config: RunConfig) -> list[int]:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.commands.plan_write import planned_batch
 from holdfast.config import prices
-from holdfast.goodput.planner import Inputs, Outlook, Plan
+from holdfast.goodput.planner import Inputs, Outlook, Plan, Setting
 from holdfast.goodput.planner.judge import Simulated
 from holdfast.goodput.planner.money import Cost, gpu_or_rank, node_usd
 from holdfast.goodput.planner.summary import choice_summary
@@ -159,6 +160,7 @@ def _print_footer(plans: Sequence[Plan], console: Console) -> None:
     for note, sizes in notes.items():
         where = f" ({', '.join(map(str, sizes))} nodes)" if len(plans) > 1 else ""
         _line(console, f"note: {note}{where}")
+    _print_batches([plan.setting for plan in plans], console)
     setting = plans[0].setting
     price = node_usd(setting)
     if price is None:
@@ -170,6 +172,17 @@ def _print_footer(plans: Sequence[Plan], console: Console) -> None:
     if inputs.kept:
         _line(console, f"the run did not show, so defaults stand for: {', '.join(inputs.kept)}")
     _line(console, "durations: `--explain` lists each with what it rests on; `--from RUN` takes them from a real run")
+
+
+def _print_batches(settings: Sequence[Setting], console: Console) -> None:
+    """Nothing else of the profile follows the batch: whether that is right for the model is not for a plan to say."""
+    profile = settings[0].config
+    at, samples = profile.cluster.nodes, profile.training.global_batch_size
+    others = ", ".join(f"{planned_batch(one):,} on {one.nodes}" for one in settings if one.nodes != at)
+    if others:
+        kept = "training.learning_rate and training.steps as they are"
+        goes = f"the batch goes with the nodes, {samples:,} samples a step on the profile's {at}, {others}"
+        _line(console, f"note: {goes}; `--write` writes that, and leaves {kept}")
 
 
 def _print_inputs(inputs: Inputs, console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from holdfast.commands.run_job import Observer, run_job
 from holdfast.commands.run_lines import Lines
 from holdfast.commands.set_option import add_set
 from holdfast.config import ConfigError, Problem, RunConfig, load_file, load_profile, names
+from holdfast.config.yaml_text import parse
 from holdfast.local import RunFolder, RunnerOptions
 
 
@@ -45,6 +46,9 @@ def add_runner_options(parser: Any) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """The run's exit code. Raises ConfigError for bad input."""
+    if args.yes and not args.fresh:
+        fix = "add --fresh to begin again at step 0, or leave --yes out"
+        raise ConfigError([Problem("--yes", True, "it answers what only --fresh asks", fix)])
     config = read_config(args.profile, args.overrides, args.faults)
     with RunFolder(args.out) as folder:
         if args.fresh:
@@ -84,7 +88,7 @@ def start(
 
 def resume(out: Path, *, overrides: Sequence[str] = (), clear_terminal: bool, port: int | None, explain: bool) -> int:
     """Run the job of a folder again; the exit code. Raises ConfigError if there is none, or it ended for good."""
-    if not (out / PROFILE).is_file():
+    if not os.path.isfile(out / PROFILE):  # unlike Path.is_file, also of a name that is too long
         fix = "name the --out folder of an earlier `holdfast run`"
         raise ConfigError([Problem("DIR", str(out), f"it has no {PROFILE}, so it is no folder of a run", fix)])
     config = load_profile(str(out / PROFILE), overrides)
@@ -101,13 +105,18 @@ def read_config(profile: str, overrides: Sequence[str], faults: Path | None) -> 
     if faults is None:
         return load_profile(profile, overrides)
     drawn = _read_faults(faults, lambda: load_profile(profile, overrides))
-    return load_profile(profile, [*overrides, f"faults={json.dumps(drawn)}"])
+    try:
+        # As YAML, which has dates, bytes and circles too: they get as far as the check of each key.
+        text = yaml.safe_dump(drawn, default_flow_style=True)
+    except RecursionError:
+        raise ConfigError([Problem("--faults", str(faults), "it is nested too deep", "correct the file")]) from None
+    return load_profile(profile, [*overrides, f"faults={text}"])
 
 
 def _read_faults(path: Path, config: Callable[[], RunConfig]) -> list[Any]:
     """`faults` of the file. With `seed`, a missing rank or step is drawn, the same for the same seed."""
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError([Problem("--faults", str(path), str(error.strerror), "name a readable file")]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config import names
-from holdfast.goodput.locate import locate_run
+from holdfast.goodput.locate import OUT_LINK, locate_run
 from holdfast.last_failure import newest_failure
-from holdfast.run_directory import RunDirectory
+from holdfast.run_directory import RunDirectory, Terminal
 from holdfast.terminal import terminal_id
 
 if TYPE_CHECKING:  # the ledger imports numpy, which no other command of `holdfast` should wait for
     from holdfast.goodput.event import Event
     from holdfast.goodput.state import Status
+
+RUNBOOK = "docs/operations.md"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
 
     run_dir = locate_run(args.directory)
     status = read_status(run_dir)
-    for name, value in summary(status, args.directory, run_dir):
+    for name, value in summary(status, run_dir, _out_folder(args.directory, run_dir)):
         print(f"{name:<11} {value}")
     if status.news:
         print("last events")
@@ -50,17 +52,29 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def summary(status: Status, directory: Path, run_dir: Path | None = None) -> list[tuple[str, str]]:
-    """The lines above the events, as (name, text) pairs. run_dir: where the newest failure is looked for."""
+def _out_folder(directory: Path, run_dir: Path) -> Path | None:
+    """The --out folder of `holdfast run` that a person means by `directory`, also by its link `run`. None: a bare run
+    directory, as on a cluster, which `holdfast resume` cannot take."""
+    from holdfast.commands.run_folder import PROFILE  # imports the local runner
+
+    if run_dir == directory / OUT_LINK or (directory / PROFILE).is_file():
+        return directory
+    above = directory.parent
+    return above if directory.name == OUT_LINK and (above / PROFILE).is_file() else None
+
+
+def summary(status: Status, run_dir: Path, out: Path | None) -> list[tuple[str, str]]:
+    """The lines above the events, as (name, text) pairs. out: the --out folder; None for a bare run directory."""
     of = "" if status.steps is None else f" of {status.steps}"
+    unknown = "none yet" if status.goodput is not None else "not known"
     rows = [
-        ("state", _state(status, directory)),
-        ("step", "none yet" if status.step is None else f"{status.step}{of}"),
-        ("attempt", status.attempt or "none yet"),
+        ("state", f"\n{'':<11} ".join(_state(status, out))),
+        ("step", unknown if status.step is None else f"{status.step}{of}"),
+        ("attempt", status.attempt or unknown),
         ("committed", _committed(status)),
-        ("goodput", f"{status.goodput:.1%} so far" if status.state == "running" else f"{status.goodput:.1%}"),
+        ("goodput", _goodput(status)),
     ]
-    failure = None if run_dir is None else newest_failure(RunDirectory(run_dir))
+    failure = newest_failure(RunDirectory(run_dir))
     if failure is not None:
         rows.append(("failure", str(failure) + (f"\n{'':<11} its output: {failure.log}" if failure.log else "")))
     if status.owner is not None:
@@ -69,16 +83,38 @@ def summary(status: Status, directory: Path, run_dir: Path | None = None) -> lis
     return rows
 
 
-def _state(status: Status, directory: Path) -> str:
+def _state(status: Status, out: Path | None) -> list[str]:
+    """What it is, and below that what can be done."""
     if status.state == "terminal" and status.terminal is not None:
         why = " ".join(status.terminal.reason.split())
-        return (
-            f"terminal ({status.terminal.code}): {why}\n{'':<11} to go on, when the cause is mended: holdfast resume "
-            f"{directory} --clear-terminal\n{'':<11} on a cluster: resume.clear_terminal={terminal_id(status.terminal)}"
-        )
+        return [f"terminal ({status.terminal.code}): {why}", _after_terminal(status.terminal, out)]
     if status.state == "dead":
-        return "dead: neither complete nor terminal, and no live process owns it"
-    return status.state
+        return ["dead: neither complete nor terminal, and no live process owns it", _after_death(out)]
+    return [status.state]
+
+
+def _after_terminal(terminal: Terminal, out: Path | None) -> str:
+    if out is not None:
+        return f"to go on, when the cause is mended: holdfast resume {out} --clear-terminal"
+    return (
+        f"to go on, when the cause is mended: resume: {{clear_terminal: {terminal_id(terminal)}}} in the profile, then "
+        f"delete the JobSet and apply job again ({RUNBOOK})"
+    )
+
+
+def _after_death(out: Path | None) -> str:
+    if out is not None:
+        return f"to go on: holdfast resume {out}"
+    return (
+        "on a cluster Kubernetes starts it again while its JobSet lives (kubectl get jobset); if that has failed or is "
+        "gone, delete it and apply job again"
+    )
+
+
+def _goodput(status: Status) -> str:
+    if status.goodput is None:
+        return "not known: the log is of another version of Holdfast"
+    return f"{status.goodput:.1%}" + (" so far" if status.state == "running" else "")
 
 
 def _committed(status: Status) -> str:

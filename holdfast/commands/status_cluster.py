@@ -16,6 +16,7 @@ from holdfast.commands.cluster_objects import (
     PodFacts,
     read_cluster,
 )
+from holdfast.commands.status import RUNBOOK
 from holdfast.config import ConfigError, Problem, names
 from holdfast.terminal import record_named_in
 
@@ -29,7 +30,6 @@ MEANINGS = {
     143: "ended by SIGTERM before it could leave in order",
 }
 """Exit codes of a pod; the page about operations has what to do."""
-RUNBOOK = "docs/operations.md"
 REPEATED = 3
 """A seat whose pods have failed so often does not fail by chance."""
 CLOSE = 2

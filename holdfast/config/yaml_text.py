@@ -39,7 +39,15 @@ _Loader.add_implicit_resolver(_BOOLEAN, re.compile(r"^(?:true|True|TRUE|false|Fa
 
 def parse(text: str) -> Any:
     """The value that the text stands for. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deep") from None
+    # PyYAML lets through what fails when it makes a value: of 2026-99-01, and of `!!int ""` and the like.
+    except ValueError as error:
+        raise yaml.YAMLError(f"a value in it cannot be read: {error}") from None
+    except (LookupError, AttributeError, TypeError):
+        raise yaml.YAMLError("a value in it does not fit its tag") from None
 
 
 def read_mapping(path: Path, key: str) -> dict[str, Any]:

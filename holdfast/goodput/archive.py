@@ -80,7 +80,8 @@ def rows(path: Path, skip: Collection[int] = ()) -> Iterator[tuple[str, Codes, R
     try:
         with pq.ParquetFile(path) as file:
             known = len(_listed(file.schema_arrow.metadata))
-            for group in range(file.num_row_groups):
+            # Processes that were killed before they logged anything leave segments, but no rows, and so no columns.
+            for group in range(file.num_row_groups if file.metadata.num_rows else 0):
                 yield from _pieces(file.read_row_group(group), known, skip)
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise UnusableArchive(str(error)) from None

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from holdfast.goodput.columns import ABSENT, Events, Floats, Integers, Spans
+from holdfast.goodput.columns import ABSENT, Events, Flags, Floats, Integers, Spans
 from holdfast.goodput.dividing import Key as Key
 from holdfast.goodput.dividing import divide
 from holdfast.goodput.timeline import Anomaly, Event, Process, Timeline
@@ -78,9 +78,16 @@ class Attempt:
 
     @cached_property
     def finished(self) -> Spans:
-        """The steps that ranks executed to their end: one row per rank and step."""
+        """The steps that the attempt executed to their end: one row per rank that logged it, and step.
+
+        A step is the job's, or nobody's: where it ended with an error on one rank, a peer whose collective was aborted
+        may log it like any other, with numbers that mean nothing. A rank without a row for it proves nothing.
+        """
         steps = self.columns.spans("step")
-        whole = self.columns.finished(steps) & (steps.integers("step") != ABSENT)
+        number, clean = steps.integers("step"), self.columns.finished(steps)
+        whole = clean & (number != ABSENT)
+        if not clean.all():
+            whole &= ~np.isin(number, _broken(steps, clean))
         return steps if whole.all() else steps.take(whole)
 
     @cached_property
@@ -163,6 +170,18 @@ def _last_signs(events: Events, source: str) -> dict[str, float]:
         if process.source == source:
             last[process.pod] = max(last.get(process.pod, end), end)
     return last
+
+
+def _broken(steps: Spans, clean: Flags) -> list[int]:
+    """The steps that ended with an error on a rank. One that the same process executed again counts by the last time:
+    a damaged line may have hidden a restart."""
+    number = steps.integers("step")
+    found = set()
+    for row in np.flatnonzero(~clean).tolist():
+        later = slice(row + 1, steps.of_process(int(steps.process[row])).stop)
+        if not (clean[later] & (number[later] == number[row])).any():
+            found.add(int(number[row]))
+    return sorted(found)
 
 
 def _order_anomalies(attempts: Sequence[Attempt]) -> list[Anomaly]:

@@ -28,6 +28,8 @@ NONE = -1
 """Code of an event without irregular fields."""
 ERROR = "error"
 """A span with this field did not finish what it began."""
+TIER, LOCAL = "tier", "local"
+"""Field of events of the local tier, and its value; those of the shared storage have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,13 @@ class Spans:
         """The integer field `key` of each row, ABSENT where it has none."""
         values = self.whole.get(key)
         return np.full(len(self), ABSENT) if values is None else values
+
+    def numbers(self, key: str) -> Floats:
+        """The field `key` of each row as a real number, also where it was logged as an integer; NaN where it has
+        none."""
+        whole = self.integers(key)
+        real = self.real.get(key, np.full(len(self), nan))
+        return np.where(whole == ABSENT, real, whole.astype(np.float64))
 
     def of_process(self, process: int) -> slice:
         """The rows of one process."""
@@ -131,6 +140,15 @@ class Events(Sequence[Event]):
     def _clean(self) -> Flags:
         # The last entry is for NONE, which is index -1.
         return np.array([*(ERROR not in rest for rest in self.rests), True])
+
+    def local(self, spans: Spans) -> Flags:
+        """Which of these rows are of the local tier."""
+        if spans.rest is None:
+            return np.zeros(len(spans), bool)
+        # Only what these rows need: the rests are those of the whole run.
+        codes, index = np.unique(spans.rest, return_inverse=True)
+        of_tier = [code != NONE and str(self.rests[code].get(TIER)) == LOCAL for code in codes.tolist()]
+        return np.array(of_tier, bool)[index]
 
     def start(self) -> float:
         """The earliest start. Raises ValueError without events."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +17,25 @@ FEWEST = 5
 
 @dataclass(frozen=True)
 class Hidden:
-    """One background write: job seconds from its first rank's start to its last rank's end, and what it cost.
+    """One background write, and what it cost.
 
     slower: (start, end) of the part of each step that is put down to it; their lengths sum to `seconds`.
     """
 
     step: int
-    start: float
-    end: float
+    local: bool
+    """Whether it went to the local tier."""
     seconds: float
     slower: tuple[tuple[float, float], ...]
+
+
+class _Write(NamedTuple):
+    """Job seconds in which a save may disturb the steps."""
+
+    start: float
+    end: float
+    step: int
+    local: bool
 
 
 _NOBODY = -1
@@ -32,16 +43,17 @@ _NOBODY = -1
 
 def find_hidden(attempt: Attempt) -> list[Hidden]:
     """The background writes of an attempt, in order. Steps vary by themselves: what is above the median in one step is
-    set off against what is below it in another of the same write, and a write never costs less than nothing.
+    set off against what is below it in another of the same write, and a write never costs less than nothing. Where
+    writes overlap, a step is put down to the first. None where too few steps tell how long one takes undisturbed.
     """
-    writes = _writes(attempt)
+    writes = sorted([*_writes(attempt, local=False), *_writes(attempt, local=True)])
     order = np.lexsort((attempt.extents.end, attempt.extents.start))
     start, end = attempt.extents.start[order], attempt.extents.end[order]
     disturber = _disturber(start, end, writes)
     # The first step builds what the others reuse.
     usual = (end - start)[1:][disturber[1:] == _NOBODY]
     if len(usual) < FEWEST:
-        return [Hidden(step, begun, done, 0.0, ()) for step, begun, done in writes]
+        return []
     excess = end - start - np.median(usual)
     found = []
     for index, write in enumerate(writes):
@@ -51,21 +63,28 @@ def find_hidden(attempt: Attempt) -> list[Hidden]:
         share = cost / above if above else 0.0
         slower = rows[excess[rows] * share > 0]
         parts = zip((end[slower] - excess[slower] * share).tolist(), end[slower].tolist(), strict=True)
-        found.append(Hidden(*write, seconds=cost, slower=tuple(parts)))
+        found.append(Hidden(write.step, write.local, cost, tuple(parts)))
     return found
 
 
-def _writes(attempt: Attempt) -> list[tuple[int, float, float]]:
-    """(step, start, end) of each save from its copy to the end of its write, over all ranks and tiers: the copy runs
-    during the next step, and the update may wait for it."""
-    found = Extents.of(attempt.columns.spans("stage"), attempt.columns.spans("write"))
-    writes = zip(found.steps.tolist(), found.start.tolist(), found.end.tolist(), strict=True)
-    return sorted(writes, key=lambda write: write[1])
+def _writes(attempt: Attempt, *, local: bool) -> Iterator[_Write]:
+    """Each save of a tier, over all ranks: from its copy, which runs during the next step and which the update may wait
+    for, to the end of its write. That is logged when the training loop sees it, between two steps; a commit was there
+    at its time."""
+    columns = attempt.columns
+    stage, write, persist = (
+        spans.take(columns.local(spans) == local) for spans in map(columns.spans, ("stage", "write", "persist"))
+    )
+    committed = Extents.of(persist)
+    commits = dict(zip(committed.steps.tolist(), committed.end.tolist(), strict=True))
+    found = Extents.of(stage, write)
+    for step, start, end in zip(found.steps.tolist(), found.start.tolist(), found.end.tolist(), strict=True):
+        yield _Write(start, min(end, commits.get(step, end)), step, local)
 
 
-def _disturber(start: Floats, end: Floats, writes: list[tuple[int, float, float]]) -> Codes:
+def _disturber(start: Floats, end: Floats, writes: list[_Write]) -> Codes:
     """The first write that each step overlaps, by its place in writes; _NOBODY for an undisturbed step."""
     disturber = np.full(len(start), _NOBODY, np.int32)
-    for index, (_, begun, done) in reversed(list(enumerate(writes))):
-        disturber[(start < done) & (begun < end)] = index
+    for index, write in reversed(list(enumerate(writes))):
+        disturber[(start < write.end) & (write.start < end)] = index
     return disturber

@@ -135,7 +135,7 @@ def account(timeline: Timeline) -> Ledger:
         segments=tuple(segments),
         attempts=attempts,
         recoveries=find_recoveries(timeline, active, failures),
-        saves=find_saves(timeline, active),
+        saves=find_saves(timeline, attempts),
         anomalies=(*timeline.anomalies, *anomalies, *_unattributed(segments, active, wall_s)),
         job=timeline.job,
     )

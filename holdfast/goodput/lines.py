@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,8 +78,8 @@ def parse(file: str, content: bytes) -> tuple[Segment | None, list[Finding]]:
 def process_of(file: str, anchor: Mapping[str, Any]) -> Process | None:
     """The process that an anchor names; None if it is none. file: any segment of it."""
     wall, mono = _number(anchor.get("wall")), _number(anchor.get("mono"))
-    if anchor.get("name") != "anchor" or wall is None or mono is None:
-        return None
+    if anchor.get("name") != "anchor" or wall is None or wall < 0 or mono is None:
+        return None  # no clock was before 1970
 
     def whole(key: str) -> int:
         value = anchor.get(key)
@@ -136,7 +135,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) and abs(value) < _MOST_SECONDS else None
+    # Compared before it becomes a float, which an integer of 400 digits cannot. NaN and infinity are not less either.
+    return float(value) if abs(value) < _MOST_SECONDS else None
 
 
 def _fill(segment: Segment, records: Sequence[dict[str, Any]]) -> int:

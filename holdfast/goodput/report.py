@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,7 @@ from holdfast.goodput.attempts import IN_JOB
 from holdfast.goodput.failures import PARTS, Recovery
 from holdfast.goodput.ledger import BUCKETS, Ledger
 from holdfast.goodput.measures import MEANINGS
-from holdfast.goodput.saves import STAGES, Saves
+from holdfast.goodput.saves import STAGES, TOO_FEW, Saves
 
 PLAIN_WIDTH = 120
 """Width of the report in a file or a pipe."""
@@ -95,10 +96,12 @@ def print_saves(saves: Saves, console: Console) -> None:
     """What became of the checkpoints."""
     last = f", the last at step {saves.committed[-1]}" if saves.committed else ""
     console.print(f"[bold]Checkpoints[/bold]\n  {len(saves.committed)} committed{last}; {len(saves.failed)} failed")
-    for what, spread in ((what, getattr(saves, name)) for what, name in STAGES):
+    for what, name in STAGES:
+        spread = getattr(saves, name)
         if spread:
-            middle = sorted(spread)[len(spread) // 2]
-            console.print(f"  {what}: {seconds(middle)} s per save (median), {seconds(max(spread))} s at most")
+            console.print(f"  {what}: {seconds(median(spread))} s per save (median), {seconds(max(spread))} s at most")
+        elif saves.unknown(name):
+            console.print(f"  {what}: not known, since {TOO_FEW}")
     failed = [f"failed at step {step}: {error}" for step, error in saves.failed]
     _print_lines([*failed, *(f"skipped {folder}: {why}" for folder, why in saves.skipped)], console)
     console.print()

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from holdfast.goodput.attempts import Attempt
-from holdfast.goodput.columns import Codes, Events, Floats, Integers, Spans
-from holdfast.goodput.hidden import find_hidden
+from holdfast.goodput.attempts import Attempt, reigning
+from holdfast.goodput.columns import Codes, Events, Floats, Integers
+from holdfast.goodput.dividing import Key
+from holdfast.goodput.hidden import FEWEST, find_hidden
 from holdfast.goodput.timeline import Timeline
-
-LOCAL = "local"
-"""Field `tier` of events of the local tier; those of the shared storage have none."""
-
 
 STAGES = (
     ("the step waited", "blocked_s"),
     ("slower steps during the write", "hidden_s"),
+    ("slower steps during a write to the local tier", "local_hidden_s"),
     ("written by the slowest rank", "write_s"),
+    ("written to the local tier, as seen between two steps", "local_write_s"),
     ("from the last acknowledgement to the commit", "publish_s"),
     ("from copy to commit", "persist_s"),
 )
 """What a report says of a save, and where it stands in Saves."""
+TOO_FEW = f"no attempt had {FEWEST} steps without a write"
+"""Why what a write hides may be unknown."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,25 @@ class Saves:
     blocked_s: tuple[float, ...]
     """Time per save in which the step waited: copy to host memory, and the wait for the save before."""
     hidden_s: tuple[float, ...]
-    """What the steps during a background write took longer than the others, in all."""
+    """What the steps during a background write to the shared storage took longer than the others, in all. Only of
+    attempts with enough steps beside which nothing was written: of others it is not known."""
+    local_hidden_s: tuple[float, ...]
+    """The same of writes to the local tier."""
     write_s: tuple[float, ...]
-    """Time per save until the part of the slowest rank is durable."""
+    """Time per save that the slowest rank's writer process took to make its part durable. Logs that do not say it: from
+    the copy until the training loop saw that the part is durable, which it does between two steps."""
+    local_write_s: tuple[float, ...]
+    """Time per save to the local tier until the training loop saw, between two steps, that the slowest rank's part is
+    there."""
     publish_s: tuple[float, ...]
     """Time per save from the last rank's acknowledgement to the commit."""
     persist_s: tuple[float, ...]
     """Time per save from the copy to the commit, all in the background."""
+
+    def unknown(self, name: str) -> bool:
+        """Whether there were saves, but what they hid cannot be told. name: as in STAGES."""
+        writes = {"hidden_s": self.write_s, "local_hidden_s": self.local_write_s}.get(name)
+        return bool(writes) and not getattr(self, name)
 
     def summary(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -56,7 +69,9 @@ class Saves:
             "skipped": [{"folder": folder, "why": why} for folder, why in self.skipped],
             "blocked_s": _spread(self.blocked_s),
             "hidden_s": _spread(self.hidden_s),
+            "local_hidden_s": _spread(self.local_hidden_s),
             "write_s": _spread(self.write_s),
+            "local_write_s": _spread(self.local_write_s),
             "publish_s": _spread(self.publish_s),
             "persist_s": _spread(self.persist_s),
         }
@@ -70,49 +85,56 @@ def _spread(seconds: tuple[float, ...]) -> dict[str, float | int | None]:
     }
 
 
-def find_saves(timeline: Timeline, attempts: Sequence[Attempt] = ()) -> Saves:
-    """Collect commits, failures and durations; attempts are needed for what the background writes cost."""
-    failed: dict[tuple[int | None, int, int], str] = {}
-    for event in timeline.named("save_failed"):
-        failed.setdefault((event.whole("step"), event.process.generation, event.process.cycle), event.text("error"))
+def find_saves(timeline: Timeline, attempts: Sequence[Attempt]) -> Saves:
+    """Collect commits, failures and durations. attempts: all of them; a save belongs to one, and so does a step that it
+    slows down."""
     skipped = {event.text("folder"): event.text("why") for event in timeline.named("skipped")}
     committed = {step for event in timeline.named("commit") if (step := event.whole("step")) is not None}
+    hidden = [write for attempt in reigning(attempts) for write in find_hidden(attempt)]
+    events = [attempt.columns for attempt in attempts]
     return Saves(
         committed=tuple(sorted(committed)),
-        failed=tuple((step, error) for (step, _, _), error in failed.items()),
+        failed=tuple(_failed(attempts)),
         skipped=tuple(sorted(skipped.items())),
-        blocked_s=_per_save(timeline, "stage", "checkpoint_wait"),
-        hidden_s=tuple(write.seconds for attempt in attempts for write in find_hidden(attempt)),
-        write_s=_per_save(timeline, "write"),
-        publish_s=_per_save(timeline, "publish"),
-        persist_s=_per_save(timeline, "persist"),
+        blocked_s=per_save(events, "stage", "checkpoint_wait"),
+        hidden_s=tuple(write.seconds for write in hidden if not write.local),
+        local_hidden_s=tuple(write.seconds for write in hidden if write.local),
+        write_s=per_save(events, "write", field="seconds"),
+        local_write_s=per_save(events, "write", local=True),
+        publish_s=per_save(events, "publish"),
+        persist_s=per_save(events, "persist"),
     )
 
 
-def _per_save(timeline: Timeline, *names: str) -> tuple[float, ...]:
-    """Seconds of each save: sum over a rank's spans, then the slowest rank. A save is (generation, cycle, step)."""
-    events = timeline.columns
-    cycles = sorted({(process.generation, process.cycle) for process in events.processes})
-    cycle_of = {cycle: number for number, cycle in enumerate(cycles)}
-    cycle = np.array([cycle_of[process.generation, process.cycle] for process in events.processes], np.int64)
-    parts = [_parts(events, events.spans(name), cycle) for name in names]
-    saved_in, step, process, seconds = (np.concatenate(column) for column in zip(*parts, strict=True))
-    steps, step_index = np.unique(step, return_inverse=True)
-    keys = (saved_in * len(steps) + step_index) * len(events.processes) + process
-    by_rank, index = np.unique(keys, return_inverse=True)
-    total = np.bincount(index, seconds, len(by_rank))
-    saves, index = np.unique(by_rank // max(1, len(events.processes)), return_inverse=True)
-    slowest = np.zeros(len(saves))
-    np.maximum.at(slowest, index, total)
-    return tuple(slowest.tolist())
+def _failed(attempts: Sequence[Attempt]) -> list[tuple[int | None, str]]:
+    failed: dict[tuple[Key, int | None], str] = {}
+    for attempt in attempts:
+        for event in attempt.points("save_failed"):
+            failed.setdefault((attempt.key, event.whole("step")), event.text("error"))
+    return [(step, error) for (_, step), error in failed.items()]
 
 
-def _parts(events: Events, spans: Spans, cycle: Integers) -> tuple[Integers, Integers, Codes, Floats]:
-    """(cycle, step, process, seconds) of each row, of what ranks did for the shared storage's saves."""
-    ours = np.array([process.source == "rank" for process in events.processes], bool)[spans.process]
-    if spans.rest is not None:
-        local = np.array([*(str(rest.get("tier")) == LOCAL for rest in events.rests), False])
-        ours &= ~local[spans.rest]
-    rows = np.flatnonzero(ours)
-    process = spans.process[rows]
-    return cycle[process], spans.integers("step")[rows], process, spans.end[rows] - spans.start[rows]
+def per_save(attempts: Iterable[Events], *names: str, local: bool = False, field: str = "") -> tuple[float, ...]:
+    """Seconds of each save of a tier: sum over a rank's spans, then the slowest rank. A save is a step of an attempt.
+
+    field: where a row says how long it was, if not by its span.
+    """
+    seconds: list[float] = []
+    for events in attempts:
+        parts = [_parts(events, name, local, field) for name in names]
+        steps, processes, each = (np.concatenate(column) for column in zip(*parts, strict=True))
+        saves, save = np.unique(steps, return_inverse=True)
+        ranks = max(1, len(events.processes))
+        by_rank, index = np.unique(save * ranks + processes, return_inverse=True)
+        slowest = np.zeros(len(saves))
+        np.maximum.at(slowest, by_rank // ranks, np.bincount(index, each, len(by_rank)))
+        seconds += slowest.tolist()
+    return tuple(seconds)
+
+
+def _parts(events: Events, name: str, local: bool, field: str) -> tuple[Integers, Codes, Floats]:
+    """(step, process, seconds) of each row."""
+    spans = events.spans(name)
+    spans = spans.take(events.local(spans) == local)
+    told = spans.numbers(field)
+    return spans.integers("step"), spans.process, np.where(np.isnan(told), spans.end - spans.start, told)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from holdfast.config import ConfigError, Problem, RunConfig, load_file, names
 from holdfast.goodput.ledger import account
+from holdfast.goodput.lines import OTHER_VERSION
 from holdfast.goodput.reader import read_run
 from holdfast.goodput.timeline import Event, Timeline
 from holdfast.run_directory import Owner, RunDirectory, Terminal, read_json
@@ -27,13 +28,14 @@ class Status:
     owner: Owner | None
     terminal: Terminal | None
     step: int | None
-    """Last finished step of the newest attempt that finished one."""
+    """Last finished step of the newest attempt that finished one. Not known either of a log of another version."""
     steps: int | None
     """Steps in all, from run.yaml."""
     attempt: str | None
     committed: int | None
     committed_age_s: float | None
-    goodput: float
+    goodput: float | None
+    """None: not known, since the log is of another version, which this one may misread."""
     news: tuple[tuple[float, Event], ...]
     """The last events that are not routine, oldest first, each with its age."""
 
@@ -50,6 +52,9 @@ def read_status(run_dir: Path, most_news: int = 10) -> Status:
     """The status of a run directory. Takes up to recovery.owner_lease_s if the owner is on another machine."""
     run = RunDirectory(run_dir)
     timeline = read_run(run_dir)
+    foreign = any(anomaly.kind in OTHER_VERSION for anomaly in timeline.anomalies)
+    if foreign:
+        timeline = Timeline()  # nothing in it is believed, as in a report; the rest of the run directory is
     ledger = account(timeline)
     attempt = ledger.attempts[-1] if ledger.attempts else None
     config, owner = _config(run_dir), _owner(run)
@@ -66,7 +71,7 @@ def read_status(run_dir: Path, most_news: int = 10) -> Status:
         attempt=str(attempt) if attempt else None,
         committed=committed,
         committed_age_s=None if committed is None else _commit_age(timeline, committed, now),
-        goodput=ledger.goodput_total,
+        goodput=None if foreign else ledger.goodput_total,
         news=tuple((max(0.0, now - timeline.origin - event.end), event) for event in news[-most_news:]),
     )
 

@@ -129,7 +129,10 @@ def _about(runs: Sequence[ReportedRun]) -> str:
 
 def _started(run: ReportedRun) -> str:
     ledger = run.ledger
-    at = datetime.fromtimestamp(ledger.origin + ledger.start, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        at = datetime.fromtimestamp(ledger.origin + ledger.start, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError, OSError):
+        at = "at a time that no calendar has"  # a damaged anchor
     ranks = f"{ledger.ranks:,} rank{'' if ledger.ranks == 1 else 's'}"
     return f"Started {at}, {ranks}, {spoken(ledger.wall_s)}."
 

@@ -149,6 +149,8 @@ def _checkpoints(run: ReportedRun, anchor: str) -> Section:
         if spread:
             numbers = (middle(spread), max(spread), sum(spread))
             rows.append([what, f"{len(spread):,}", *map(precise, numbers)])
+        elif saves.unknown(name):
+            rows.append([what, "0", *["not known"] * 3])
     columns = ["per save", "<saves", "<median (s)", "<longest (s)", "<in all (s)"]
     stages = table("Stages of a save, in seconds", columns, rows) if rows else Html("<p>No save was logged.</p>")
     last = f", the last at step {saves.committed[-1]:,}" if saves.committed else ""

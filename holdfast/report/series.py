@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.goodput.attempts import Attempt, reigning, surviving_steps
-from holdfast.goodput.columns import ABSENT, Floats, Integers, Spans
+from holdfast.goodput.columns import Floats, Integers
 from holdfast.goodput.ledger import Ledger
 
 Flags = npt.NDArray[np.bool_]
@@ -70,7 +70,7 @@ def mean_losses(attempt: Attempt) -> Floats:
     """Loss of each of attempt.extents.steps: each rank logs that of its own part of the batch, and the parts are
     equally large. NaN where no rank logged a finite one."""
     spans = attempt.finished
-    loss = _numbers(spans, "loss")
+    loss = spans.numbers("loss")
     index = np.searchsorted(attempt.extents.steps, spans.integers("step"))
     finite = np.isfinite(loss)
     count = np.bincount(index[finite], minlength=len(attempt.extents.steps))
@@ -94,10 +94,3 @@ def envelope(x: npt.NDArray[Any], y: Floats, most: int = MOST_POINTS) -> tuple[n
         part = y[begin:end]
         chosen += sorted({begin + int(part.argmin()), begin + int(part.argmax())})
     return x[chosen], y[chosen]
-
-
-def _numbers(spans: Spans, key: str) -> Floats:
-    """A field of each row as a real number, also where it was logged as an integer; NaN where it is neither."""
-    whole = spans.integers(key)
-    real = spans.real.get(key, np.full(len(spans), np.nan))
-    return np.where(whole == ABSENT, real, whole.astype(np.float64))

@@ -133,6 +133,11 @@ def test_ls_takes_the_folder_that_holdfast_run_has_made(tmp_path: Path, capsys: 
     assert " 30 " in f" {capsys.readouterr().out.splitlines()[1].lstrip()}"
 
 
+def test_ls_passes_over_a_pointer_that_is_no_text(tmp_path: Path) -> None:
+    (commit(tmp_path, 30).parent / names.LATEST).write_bytes(b"\xff\xfe")
+    assert [(save.step, save.state, save.latest) for save in saves_of(tmp_path)] == [(30, "committed", False)]
+
+
 def test_ls_of_a_run_that_has_saved_nothing_says_so(tmp_path: Path, capsys: Said) -> None:
     (tmp_path / names.EVENTS).mkdir()
     assert main(["checkpoint", "ls", str(tmp_path)]) == 0

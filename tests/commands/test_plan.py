@@ -152,11 +152,54 @@ def test_a_profile_with_an_anchor_on_what_changes_is_refused(
     assert not (tmp_path / "x.yaml").exists()
 
 
+@pytest.mark.parametrize(("profile", "nodes"), [(CLUSTER, 4), (CLUSTER, 7), ("llama3-8b-p5x2", 8)])
+def test_with_other_nodes_what_is_written_takes_the_step_time_that_was_planned(
+    profile: str, nodes: int, tmp_path: Path
+) -> None:
+    """Each node has as much to do in a step as one of the profile's: as many samples, in as many passes."""
+    target = tmp_path / "planned.yaml"
+    assert main(["plan", "--profile", profile, "--nodes", str(nodes), "--json", "--write", str(target)]) == 0
+    before, written = load_profile(profile), load_profile(str(target))
+    assert written.cluster.nodes == nodes
+    assert written.training.expected_step_s == before.training.expected_step_s
+    assert written.accumulation == before.accumulation
+    assert written.training.global_batch_size * before.cluster.nodes == before.training.global_batch_size * nodes
+
+
+def test_with_the_profiles_own_nodes_its_batch_is_kept(tmp_path: Path) -> None:
+    target = tmp_path / "planned.yaml"
+    assert main(["plan", "--profile", CLUSTER, "--nodes", "8", "--json", "--write", str(target)]) == 0
+    assert load_profile(str(target)).training == load_profile(CLUSTER).training
+
+
+def test_the_fewest_nodes_of_an_elastic_job_go_with_its_nodes_as_was_planned(tmp_path: Path) -> None:
+    target = tmp_path / "planned.yaml"
+    words = ["--nodes", "4", "--set", "recovery.min_nodes=4", "--json", "--write", str(target)]
+    assert main(["plan", "--profile", CLUSTER, *words]) == 0
+    assert load_profile(str(target)).recovery.min_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ("8", None),
+        ("4", "256 samples a step on the profile's 8, 128 on 4;"),
+        ("4..16", "profile's 8, 128 on 4, 512 on 16;"),
+    ],
+)
+def test_the_plan_says_that_the_batch_goes_with_the_nodes(
+    nodes: str, says: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--profile", CLUSTER, "--nodes", nodes]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if "the batch goes with the nodes" in line]
+    assert len(notes) == (0 if says is None else 1)
+    assert says is None or says in notes[0]
+
+
 def test_what_would_not_be_a_valid_profile_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """128 samples cannot be spread over 7 nodes of 8 ranks."""
-    target = tmp_path / "seven.yaml"
-    said = refused(capsys, "--profile", CLUSTER, "--nodes", "7", "--write", str(target))
-    assert "would not be a valid profile" in said and "training.global_batch_size" in said
+    target = tmp_path / "many.yaml"
+    said = refused(capsys, "--profile", CLUSTER, "--nodes", "2048", "--write", str(target))
+    assert "would not be a valid profile" in said and "cluster.nodes" in said
     assert not target.exists()
 
 

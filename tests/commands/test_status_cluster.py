@@ -15,7 +15,8 @@ from kubeflow_trainer_api.models import JobsetV1alpha2JobSetStatus
 
 from holdfast import cli
 from holdfast.commands.cluster_objects import read_cluster
-from holdfast.commands.status_cluster import MEANINGS, MOST_SHOWN, RUNBOOK, advice, report
+from holdfast.commands.status import RUNBOOK
+from holdfast.commands.status_cluster import MEANINGS, MOST_SHOWN, advice, report
 from holdfast.config import load_profile, names
 from holdfast.run_directory import Terminal
 from holdfast.terminal import terminal_id, way_on

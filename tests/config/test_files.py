@@ -41,6 +41,10 @@ def test_only_true_and_false_are_switches() -> None:
         (b"- a\n", "it is not a mapping of keys"),
         (b"", "it is not a mapping of keys"),
         (b"!!python/object/apply:os.getpid []\n", "it is not YAML ("),
+        (b"name: a\nseed: 2026-99-01\n", "it is not YAML (a value in it cannot be read: month must be in 1..12)"),
+        (b'name: !!int ""\n', "it is not YAML (a value in it does not fit its tag)"),
+        (b"name: !!timestamp x\n", "it is not YAML (a value in it does not fit its tag)"),
+        (b"name: " + b"[" * 3000, "it is not YAML (it is nested too deep)"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused_in_one_sentence(content: bytes, why: str, tmp_path: Path) -> None:

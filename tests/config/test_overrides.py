@@ -70,6 +70,11 @@ def test_lists_are_written_as_yaml_and_their_items_can_be_reached() -> None:
     assert config.data.path == ("a.txt", "b c.txt")
 
 
+def test_a_list_with_a_date_that_is_none_is_refused_with_its_key() -> None:
+    (problem,) = problems("data.path=[2026-99-01]")
+    assert problem.startswith("data.path = '[2026-99-01]': it should be a list")
+
+
 def test_a_key_that_leads_nowhere_is_refused() -> None:
     assert problems("cluster.nodes.extra=1")[0].startswith("cluster.nodes.extra = '1': cluster.nodes is not a section")
     assert problems("faults.0.rank=1")[0].startswith("faults.0.rank = '1': faults has 0 items")

@@ -92,6 +92,16 @@ def test_an_older_attempts_log_that_still_grows_stays(run: Run) -> None:
     assert len(read_run(run.path).named("stale")) == 1
 
 
+def test_an_archive_of_processes_that_logged_nothing_is_whole(run: Run, tmp_path: Path) -> None:
+    run.ranks(0)
+    logs = (run.path / "events").glob("*.jsonl")
+    found = [parse(path.name, path.read_bytes().splitlines(keepends=True)[0])[0] for path in logs]
+    empty = [segment for segment in found if segment is not None]
+    assert empty and not any(segment.rows for segment in empty)
+    written = archive.write(tmp_path, empty)
+    assert list(archive.rows(written)) == [] and archive.segments_of(written) == tuple(empty)
+
+
 def dies_at_the_rename() -> Any:
     return patch.object(Path, "rename", side_effect=Killed)
 

@@ -39,7 +39,9 @@ def test_without_undisturbed_steps_nothing_is_claimed(run: Run) -> None:
     (log,) = run.ranks(0, count=1)
     _steps(log, [1.0] * 4 + [5.0] * 3)
     log.span(1.0, 12.0, "write", step=2)
-    assert ledger_of(run).saves.hidden_s == (0.0,)
+    ledger = ledger_of(run)
+    assert ledger.saves.hidden_s == ()
+    assert ledger.buckets["checkpoint_hidden"] == 0
 
 
 def test_each_write_has_its_own_cost(run: Run) -> None:
@@ -52,3 +54,31 @@ def test_each_write_has_its_own_cost(run: Run) -> None:
     assert saves.hidden_s == pytest.approx((1.0, 0.5))
     assert saves.write_s == pytest.approx((1.9, 1.4))
     assert saves.publish_s == pytest.approx((0.1,))
+
+
+def test_a_write_to_the_local_tier_has_a_cost_of_its_own(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [*[1.0] * 7, 2.0, 1.0, 1.0, 1.5, 1.0])
+    log.span(8.0, 9.9, "write", step=7)
+    log.span(12.0, 13.4, "write", step=10, tier="local")
+    ledger = ledger_of(run)
+    assert ledger.saves.hidden_s == pytest.approx((1.0,))
+    assert ledger.saves.local_hidden_s == pytest.approx((0.5,))
+    assert ledger.buckets["checkpoint_hidden"] == pytest.approx(1.5)
+
+
+def test_a_save_disturbs_no_step_after_its_commit_although_the_training_loop_sees_the_write_end_later(run: Run) -> None:
+    logs = run.ranks(0)
+    for log in logs:
+        _steps(log, [*[1.0] * 7, 2.0, 1.0, 1.75, 1.0])
+        log.span(8.0, 11.5, "write", step=7)
+    logs[0].span(8.0, 9.5, "persist", step=7)
+    assert ledger_of(run).saves.hidden_s == pytest.approx((1.0,))
+
+
+def test_the_commit_of_a_shared_save_ends_no_write_of_the_same_step_to_the_local_tier(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [*[1.0] * 7, 1.0, 1.0, 1.5, 1.0])
+    log.span(8.0, 11.0, "write", step=7, tier="local")
+    log.span(7.0, 7.5, "persist", step=7)
+    assert ledger_of(run).saves.local_hidden_s == pytest.approx((0.5,))

@@ -46,6 +46,8 @@ def test_a_last_line_that_lacks_only_its_newline_is_used(run: Run) -> None:
         (b'{"schema":1,"name":"anch', "no_anchor"),
         (b'{"t":5.0,"name":"step","dur":1.0}\n', "no_anchor"),
         (b'{"name":"anchor","source":"rank","wall":"noon","mono":1}\n', "no_anchor"),
+        (b'{"name":"anchor","source":"rank","wall":1,"mono":1' + b"0" * 400 + b"}\n", "no_anchor"),
+        (b'{"name":"anchor","source":"rank","wall":-99000000000,"mono":1}\n', "no_anchor"),
         (b"\x00\x00\x00\x00", "no_anchor"),
         (b"\xff\xfe\n", "no_anchor"),
     ],
@@ -71,6 +73,17 @@ def test_lines_that_are_no_events_are_left_out_and_counted(run: Run) -> None:
         "2 unreadable line(s) left out",
         "3 line(s) without a valid time, name or duration left out",
     ]
+
+
+@pytest.mark.parametrize("key", ["t", "dur"])
+def test_a_time_of_400_digits_is_no_time(run: Run, key: str) -> None:
+    log = run.rank(0, 0)
+    with open(log.path, "a") as file:
+        file.write(json.dumps({"name": "x", "t": 1, "dur": 1, key: 10**400}) + "\n")
+    log.span(1, 2, "step", step=1)
+    timeline = read_run(run.path)
+    assert [event.name for event in timeline.events] == ["process_start", "step"]
+    assert [anomaly.kind for anomaly in timeline.anomalies] == ["bad_line"]
 
 
 def test_unknown_names_and_fields_are_kept_and_change_no_bucket(run: Run) -> None:

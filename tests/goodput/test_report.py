@@ -14,6 +14,7 @@ from holdfast.cli import main
 from holdfast.config import dump, load_profile, names
 from holdfast.goodput import events
 from holdfast.goodput.ledger import BUCKETS
+from holdfast.goodput.state import read_status
 from holdfast.run_directory import RunDirectory, Terminal, write_atomically
 from tests.goodput.builder import Machine, Run, begin, end, train
 
@@ -180,6 +181,18 @@ def test_status_shows_state_step_checkpoint_owner_and_news(
     assert re.search(rf"^owner +generation 1, host \S+, pod control-0, pid {os.getpid()}$", text, re.M)
     assert re.search(r"ago +rank 1 +fault id=rank_sigkill-rank1-step7", text)
     assert len(text.splitlines()) <= 24
+
+
+def test_a_status_believes_nothing_of_a_log_of_another_version_and_all_that_is_not_in_the_log(run: Run) -> None:
+    with patch.object(events, "SCHEMA", 7):
+        broken_and_restarted(run)
+    take(run.path)
+    marker = run.path / names.CHECKPOINTS / names.step_folder(4) / names.COMMITTED
+    write_atomically(marker, json.dumps({"step": 4}))
+    status = read_status(run.path)
+    assert (status.goodput, status.step, status.attempt) == (None, None, None)
+    assert (status.committed_age_s, status.news) == (None, ())
+    assert (status.state, status.committed, status.steps) == ("running", 4, 20)
 
 
 def test_status_of_a_run_whose_owner_has_ended_is_dead(

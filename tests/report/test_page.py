@@ -196,3 +196,11 @@ def test_runs_have_distinct_names(own: list[str], asked: list[str], names_: list
     run_dirs = [tmp_path / str(index) / name for index, name in enumerate(own)]
     found = distinct_names(run_dirs, [tmp_path / path for path in asked])
     assert [name.removeprefix(f"{tmp_path}/") for name in found] == names_
+
+
+def test_a_start_that_no_calendar_has_costs_the_page_nothing_but_the_date(run: Run) -> None:
+    log = run.rank(0, 0, world=1)
+    log.span(1, 2, "step", step=1, loss=1.0)
+    anchor, *rest = log.path.read_text().splitlines()
+    log.path.write_text("\n".join([json.dumps({**json.loads(anchor), "wall": 0.0, "mono": 9e10}), *rest]) + "\n")
+    assert "Started at a time that no calendar has, 1 rank" in html_page([reported(run.path, "odd")])

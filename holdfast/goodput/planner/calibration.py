@@ -9,10 +9,12 @@ from statistics import fmean, median
 from holdfast.config import RunConfig
 from holdfast.config.problems import ConfigError, Problem
 from holdfast.goodput.attempts import IN_JOB, IN_PROCESS, NODE, Attempt, reigning
+from holdfast.goodput.dividing import divide
 from holdfast.goodput.failures import Recovery
 from holdfast.goodput.ledger import Ledger
 from holdfast.goodput.planner.inputs import CURED_BY, MEASURED, Input, Inputs, cure_name
-from holdfast.goodput.saves import LOCAL
+from holdfast.goodput.planner.setting import LOCAL, SHARED
+from holdfast.goodput.saves import Saves, per_save
 from holdfast.goodput.timeline import Timeline
 
 _AT_ONCE_S = 1e-3
@@ -45,7 +47,7 @@ def calibrated(inputs: Inputs, timeline: Timeline, ledger: Ledger, run: RunConfi
     attempts = [attempt for attempt in reigning(ledger.attempts) if len(attempt.finished)]
     overcome = [*_overcome(ledger, attempts)]
     found = dict(_training(ledger, attempts, name))
-    found |= dict(_saves(timeline, ledger))
+    found |= dict(_saves(timeline, ledger.saves))
     found |= dict(_restores(overcome))
     found |= dict(_cures(overcome, run, inputs))
     found["init_s"] = ledger.buckets["init"]
@@ -76,31 +78,18 @@ def _training(ledger: Ledger, attempts: Sequence[Attempt], name: str) -> Iterato
     yield "data_stall_s", ledger.buckets["data_stall"] / ledger.steps
 
 
-def _saves(timeline: Timeline, ledger: Ledger) -> Iterator[tuple[str, float]]:
-    hidden = fmean(ledger.saves.hidden_s) if ledger.saves.hidden_s else None
-    local = _per_save(timeline, "write", local=True)
-    for tier, writes in (
-        ("shared", ledger.saves.persist_s or _per_save(timeline, "write", local=False)),
-        ("local", local),
-    ):
-        staged = _per_save(timeline, "stage", local=tier == "local")
+def _saves(timeline: Timeline, saves: Saves) -> Iterator[tuple[str, float]]:
+    attempts = divide(timeline).values()
+    for tier, local, hidden in ((SHARED, False, saves.hidden_s), (LOCAL, True, saves.local_hidden_s)):
+        staged = per_save(attempts, "stage", local=local)
+        writes = per_save(attempts, "persist", local=local) or per_save(attempts, "write", local=local)
         if staged:
             yield f"{tier}.blocked_s", fmean(staged)
         if writes:
             # The first write of a writer process takes much longer than the others: the middle one is the usual.
             yield f"{tier}.background_s", median(writes)
-        if writes and hidden is not None:
-            yield f"{tier}.hidden_s", min(hidden, median(writes))
-
-
-def _per_save(timeline: Timeline, event: str, *, local: bool) -> list[float]:
-    """Seconds of the slowest rank, per save of a tier."""
-    slowest: dict[tuple[int, int, int | None], float] = {}
-    for one in timeline.named(event, source="rank"):
-        if (one.text("tier") == LOCAL) is local:
-            key = (one.process.generation, one.process.cycle, one.whole("step"))
-            slowest[key] = max(slowest.get(key, 0.0), one.end - one.start)
-    return list(slowest.values())
+        if writes and hidden:
+            yield f"{tier}.hidden_s", min(fmean(hidden), median(writes))
 
 
 def _overcome(ledger: Ledger, attempts: Sequence[Attempt]) -> Iterator[_Overcome]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.config.failure_rates import FAULT_KINDS
+from holdfast.goodput.columns import LOCAL, TIER
 from holdfast.goodput.simulate.result import TRAIN, JobSpan, Simulation
 from holdfast.goodput.simulate.settings import Durations
 from holdfast.goodput.timeline import Event, Process, Timeline
@@ -109,15 +110,16 @@ def _steps(span: JobSpan, durations: Durations) -> Iterator[tuple[float, float, 
         yield start, end, "step", {"step": step}
         at = start
         for tier in saves.get(step - 1, []):
-            save = durations.tiers[tier].save
+            save, local = durations.tiers[tier].save, durations.tiers[tier].name == LOCAL
+            fields = {"step": step - 1, **({TIER: LOCAL} if local else {})}
             if save.blocked_s:
-                yield at, at + save.blocked_s, "stage", {"step": step - 1}
+                yield at, at + save.blocked_s, "stage", fields
                 at += save.blocked_s
             if save.background_s:
-                yield at, at + save.background_s, "write", {"step": step - 1}
+                yield at, at + save.background_s, "write", fields
                 committed = at + save.background_s
                 if committed <= span.end:
-                    yield committed, committed, "commit", {"step": step - 1}
+                    yield committed, committed, "local_commit" if local else "commit", {"step": step - 1}
         if durations.data_stall_s:
             yield at, at + durations.data_stall_s, "data", {"step": step}
         start = end

@@ -11,6 +11,7 @@ from holdfast.config.failure_rates import FAILURE_RATES
 from holdfast.goodput.ledger import account
 from holdfast.goodput.planner import Inputs, Setting, calibrated, configured, default_inputs, durations_of, policy_of
 from holdfast.goodput.planner.replay import faults_of, predicted
+from holdfast.goodput.reader import read_run
 from holdfast.goodput.simulate import Fleet, GivenFault, simulate, timeline_of
 from tests.goodput import builder
 from tests.goodput.planner.jobs import FAULTS, calibrated_on_imagined, given_inputs
@@ -131,3 +132,54 @@ def test_a_node_that_vanished_a_step_late_is_taken_to_vanish_then(tmp_path: Path
     log.close()
     found = [(fault.kind, fault.at_step) for fault in faults_of(builder.ledger_of(log))]
     assert found == [("node_loss", 11), ("exception", 15)]
+
+
+def calibrated_on(run: builder.Run) -> Inputs:
+    """Defaults, calibrated on a run that a test wrote."""
+    timeline = read_run(run.path)
+    return calibrated(default_inputs(config(), 2), timeline, account(timeline), config(), "written")
+
+
+def steps(log: builder.Log, lengths: list[float]) -> None:
+    """Steps 1.. of these lengths, from second 1 on."""
+    for step, length in enumerate(lengths, start=1):
+        at = 1.0 + sum(lengths[: step - 1])
+        log.span(at, at + length, "step", step=step)
+
+
+def test_each_tier_has_what_its_own_writes_hide(run: builder.Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    steps(log, [*[1.0] * 7, 2.0, 1.0, 1.0, 1.5, 1.0])
+    log.span(8.0, 9.9, "write", step=7)
+    log.span(12.0, 13.4, "write", step=10, tier="local")
+    found = calibrated_on(run)
+    assert (found["shared.hidden_s"], found["local.hidden_s"]) == pytest.approx((1.0, 0.5))
+
+
+def test_what_writes_hide_keeps_its_default_where_no_step_was_undisturbed(run: builder.Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    steps(log, [1.0] * 8)
+    log.span(1.0, 8.5, "write", step=1)
+    log.span(1.0, 8.5, "write", step=2, tier="local")
+    assert {"shared.hidden_s", "local.hidden_s"} <= set(calibrated_on(run).kept)
+
+
+def test_saves_of_one_step_before_and_after_a_restart_in_process_are_two(run: builder.Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    builder.begin([log], 0.5)
+    builder.train([log], 1, 1, 4)
+    builder.begin([log], 6, restart=1)
+    builder.train([log], 7, 3, 6)
+    for at, seconds in ((4.0, 0.25), (9.0, 0.75)):
+        log.span(at, at + seconds, "stage", step=3)
+        log.span(at, at + 2 * seconds, "write", step=3)
+    found = calibrated_on(run)
+    assert (found["shared.blocked_s"], found["shared.background_s"]) == pytest.approx((0.5, 1.0))
+
+
+def test_a_simulated_save_to_the_local_tier_is_told_apart() -> None:
+    local = config("checkpoint.local.interval_steps=5")
+    truth = given_inputs(local, {**TRUTH, "local.blocked_s": 0.002, "local.hidden_s": 0.01, "local.background_s": 0.2})
+    found = calibrated_on_imagined(local, truth)
+    assert found["local.background_s"] == pytest.approx(0.2)
+    assert found["shared.background_s"] == pytest.approx(0.9)
