@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TextIO
 
 from holdfast import __version__
 from holdfast.config.problems import EXIT_BAD_CONFIG, ConfigError
@@ -52,9 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in _NO_ROOM or error.filename is not None:
             raise
-        print(f"the output cannot be written: {os.strerror(error.errno).lower()}", file=sys.stderr)
-        _drop_output()
+        # Which of them it was is not said: an error of write() names no file.
+        why = os.strerror(error.errno).lower()
+        print(f"the output, or a file of this command, cannot be written: {why}", file=sys.stderr)
+        if _is_full(sys.stdout):
+            _drop_output()
         return 1
+
+
+def _is_full(stream: TextIO | None) -> bool:
+    """Whether it still holds what it could not write."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _run(words: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast import cli
 from holdfast.config import profile_names
 
 ROOT = Path(__file__).parents[1]
+NO_ROOM = "the output, or a file of this command, cannot be written: no space left on device"
 
 
 def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -97,16 +99,29 @@ def test_a_reader_that_goes_away_is_no_stack_trace() -> None:
 def test_output_for_which_there_is_no_room_is_one_line_and_code_1(words: str) -> None:
     command = f"{sys.executable} -m holdfast {words} > /dev/full"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "the output cannot be written: no space left on device\n")
+    assert (done.returncode, done.stderr) == (1, f"{NO_ROOM}\n")
+
+
+def fails_for_lack_of_room(of: str | None) -> Callable[[object], int]:
+    def fails(words: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", of)
+
+    return fails
 
 
 def test_a_failure_that_is_not_of_the_output_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(words: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", "/fsx/runs/a/COMPLETE")
-
-    monkeypatch.setattr(cli, "_run", fails)
+    monkeypatch.setattr(cli, "_run", fails_for_lack_of_room("/fsx/runs/a/COMPLETE"))
     with pytest.raises(OSError, match="COMPLETE"):
         cli.main(["check"])
+
+
+def test_output_goes_on_after_a_failure_that_may_be_of_another_file(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_run", fails_for_lack_of_room(None))  # write() and fsync() name no file
+    assert cli.main(["check"]) == 1
+    print("afterwards", flush=True)
+    assert capfd.readouterr() == ("afterwards\n", f"{NO_ROOM}\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

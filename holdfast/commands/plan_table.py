@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.commands.plan_write import planned_batch
 from holdfast.config import prices
-from holdfast.goodput.planner import Inputs, Outlook, Plan, Setting
+from holdfast.goodput.planner import Inputs, Outlook, Plan, Setting, planned_batch
 from holdfast.goodput.planner.judge import Simulated
 from holdfast.goodput.planner.money import Cost, gpu_or_rank, node_usd
 from holdfast.goodput.planner.summary import choice_summary

@@ -12,7 +12,7 @@ from holdfast.commands.plan_yaml import with_value
 from holdfast.config import ConfigError, Problem, RunConfig, load_profile
 from holdfast.config.load import PROFILES, validate
 from holdfast.config.yaml_text import parse
-from holdfast.goodput.planner import Choice, Plan, Setting, policy_of
+from holdfast.goodput.planner import Choice, Plan, Setting, planned_batch, planned_least
 from holdfast.run_directory import write_atomically, write_once
 
 
@@ -46,21 +46,14 @@ def recommended_values(setting: Setting, choice: Choice) -> dict[str, Any]:
     }
     if setting.nodes != setting.config.cluster.nodes:
         values["training.global_batch_size"] = planned_batch(setting)
-        if setting.config.elastic:
-            values["recovery.min_nodes"] = policy_of(setting, choice).min_nodes
+        if setting.config.recovery.min_nodes is not None:
+            values["recovery.min_nodes"] = planned_least(setting)
     if setting.has_storage:
         speed = choice.storage.mbps_per_tib
         values["storage.deployment_type"] = "SCRATCH_2" if speed is None else "PERSISTENT_2"
         values["storage.capacity_gib"] = choice.storage.capacity_gib
         values["storage.throughput_mbps_per_tib"] = speed
     return values
-
-
-def planned_batch(setting: Setting) -> int:
-    """Samples per step with which each node has as much to do as one of the profile's, so that a step takes as long as
-    was planned. Whole: the profile's own nodes share its batch in equal parts."""
-    config = setting.config
-    return config.training.global_batch_size // config.cluster.nodes * setting.nodes
 
 
 def _wanted(setting: Setting, choice: Choice, overrides: Sequence[str]) -> dict[str, Any]:

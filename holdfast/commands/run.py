@@ -108,8 +108,9 @@ def read_config(profile: str, overrides: Sequence[str], faults: Path | None) -> 
     try:
         # As YAML, which has dates, bytes and circles too: they get as far as the check of each key.
         text = yaml.safe_dump(drawn, default_flow_style=True)
-    except RecursionError:
-        raise ConfigError([Problem("--faults", str(faults), "it is nested too deep", "correct the file")]) from None
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        why = "it is nested too deep, or a number in it is too long"
+        raise ConfigError([Problem("--faults", str(faults), why, "correct the file")]) from None
     return load_profile(profile, [*overrides, f"faults={text}"])
 
 

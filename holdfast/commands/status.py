@@ -97,8 +97,8 @@ def _after_terminal(terminal: Terminal, out: Path | None) -> str:
     if out is not None:
         return f"to go on, when the cause is mended: holdfast resume {out} --clear-terminal"
     return (
-        f"to go on, when the cause is mended: resume: {{clear_terminal: {terminal_id(terminal)}}} in the profile, then "
-        f"delete the JobSet and apply job again ({RUNBOOK})"
+        f'to go on, when the cause is mended: resume: {{clear_terminal: "{terminal_id(terminal)}"}} in the profile, '
+        f"then delete the JobSet and apply job again ({RUNBOOK})"
     )
 
 

@@ -102,7 +102,7 @@ def _way_on(jobset: JobSetFacts, ends: list[Ended]) -> str:
     """The pods that found the record have its id at the end of what they said; one that wrote it may not."""
     said = (record_named_in(ended.message) for ended in ends if ended.code in names.TERMINAL_CODES)
     record = next(filter(None, said), None)
-    clear = "clear its record" if record is None else f"add `resume: {{clear_terminal: {record}}}` to the profile"
+    clear = "clear its record" if record is None else f'add `resume: {{clear_terminal: "{record}"}}` to the profile'
     return (
         f"{jobset.name} has ended for good: mend the cause above, {clear}, delete the JobSet, synthesize and apply "
         f"job/: {RUNBOOK}#a-run-that-has-ended-for-good"

@@ -44,7 +44,8 @@ _NOBODY = -1
 def find_hidden(attempt: Attempt) -> list[Hidden]:
     """The background writes of an attempt, in order. Steps vary by themselves: what is above the median in one step is
     set off against what is below it in another of the same write, and a write never costs less than nothing. Where
-    writes overlap, a step is put down to the first. None where too few steps tell how long one takes undisturbed.
+    writes overlap, a step is put down to the first, and of a write that has none left it is not known what it costs.
+    None where too few steps tell how long one takes undisturbed.
     """
     writes = sorted([*_writes(attempt, local=False), *_writes(attempt, local=True)])
     order = np.lexsort((attempt.extents.end, attempt.extents.start))
@@ -58,6 +59,8 @@ def find_hidden(attempt: Attempt) -> list[Hidden]:
     found = []
     for index, write in enumerate(writes):
         rows = np.flatnonzero(disturber == index)
+        if not len(rows) and ((start < write.end) & (write.start < end)).any():
+            continue
         above = float(excess[rows][excess[rows] > 0].sum())
         cost = max(0.0, float(excess[rows].sum()))
         share = cost / above if above else 0.0

@@ -21,6 +21,7 @@ from holdfast.config import ConfigError
         ("&a [*a]", "]: it should be a section, with keys of its own"),
         ("[&a {kind: hang, step: 3, more: *a}]", "faults.0.more = "),
         (f"[{'[' * 400}{']' * 400}]", "it is nested too deep"),
+        (f"[{{kind: 0x{'f' * 5000}}}]", "a number in it is too long"),
         ("[]\nfaults: []", "the key faults stands twice"),
         ("[{kind: hang, step: 3, step: 4}]", "the key step stands twice"),
     ],

@@ -172,11 +172,22 @@ def test_with_the_profiles_own_nodes_its_batch_is_kept(tmp_path: Path) -> None:
     assert load_profile(str(target)).training == load_profile(CLUSTER).training
 
 
-def test_the_fewest_nodes_of_an_elastic_job_go_with_its_nodes_as_was_planned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "least", "written"),
+    [
+        (4, 4, 2),
+        (9, 4, 6),  # 288 samples cannot be spread over 4 or 5 nodes of 8 ranks with 2 samples each
+        (7, 4, 7),
+        (16, 8, 16),  # all of them before, all of them after
+    ],
+)
+def test_the_fewest_nodes_go_with_the_nodes_as_far_as_the_batch_allows(
+    nodes: int, least: int, written: int, tmp_path: Path
+) -> None:
     target = tmp_path / "planned.yaml"
-    words = ["--nodes", "4", "--set", "recovery.min_nodes=4", "--json", "--write", str(target)]
+    words = ["--nodes", str(nodes), "--set", f"recovery.min_nodes={least}", "--json", "--write", str(target)]
     assert main(["plan", "--profile", CLUSTER, *words]) == 0
-    assert load_profile(str(target)).recovery.min_nodes == 2
+    assert load_profile(str(target)).recovery.min_nodes == written
 
 
 @pytest.mark.parametrize(

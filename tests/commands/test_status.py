@@ -73,7 +73,7 @@ def test_a_terminal_run_on_a_cluster_is_cleared_in_the_profile(
 ) -> None:
     RunDirectory(run_dir).write_terminal(TERMINAL)
     said = state_of(run_dir, capsys)
-    assert f"resume: {{clear_terminal: {terminal_id(TERMINAL)}}} in the profile, then delete the JobSet" in said
+    assert f'resume: {{clear_terminal: "{terminal_id(TERMINAL)}"}} in the profile, then delete the JobSet' in said
     assert "holdfast resume" not in said
 
 

@@ -122,7 +122,7 @@ def test_the_record_that_must_be_cleared_is_named_however_long_the_reason_is(sta
     state.end("workers-0", record.code, f"TERMINAL.json: {record.reason} {way_on(record)}")
     state.fail("FailedJobs", "jobset failed due to one or more job failures")
     assert terminal_id(record) not in line(state, "  workers-0: ")  # too long for a line
-    assert f"resume: {{clear_terminal: {terminal_id(record)}}}" in next_steps(state)[0]
+    assert f'resume: {{clear_terminal: "{terminal_id(record)}"}}' in next_steps(state)[0]
 
 
 def test_a_failed_job_without_a_terminal_code_sends_to_the_logs(state: ClusterState) -> None:

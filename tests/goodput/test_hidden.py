@@ -67,6 +67,17 @@ def test_a_write_to_the_local_tier_has_a_cost_of_its_own(run: Run) -> None:
     assert ledger.buckets["checkpoint_hidden"] == pytest.approx(1.5)
 
 
+def test_a_write_whose_steps_are_another_ones_is_not_said_to_cost_nothing(run: Run) -> None:
+    (log,) = run.ranks(0, count=1)
+    _steps(log, [*[1.0] * 7, 2.0, 1.0, 1.0, 1.0])
+    log.span(8.0, 9.9, "write", step=6, tier="local")
+    log.span(8.1, 9.9, "write", step=7)
+    log.span(10.1, 10.9, "write", step=8)
+    saves = ledger_of(run).saves
+    assert saves.local_hidden_s == pytest.approx((1.0,))
+    assert saves.hidden_s == (0.0,), "of the write after it"
+
+
 def test_a_save_disturbs_no_step_after_its_commit_although_the_training_loop_sees_the_write_end_later(run: Run) -> None:
     logs = run.ranks(0)
     for log in logs:

@@ -12,7 +12,17 @@ from holdfast.goodput.planner.defaults import default_inputs
 from holdfast.goodput.planner.inputs import Input, Inputs
 from holdfast.goodput.planner.judge import Judged
 from holdfast.goodput.planner.plan import Outlook, Plan, doublings, plan_for
-from holdfast.goodput.planner.setting import LOCAL, SHARED, Choice, Setting, configured, durations_of, policy_of
+from holdfast.goodput.planner.setting import (
+    LOCAL,
+    SHARED,
+    Choice,
+    Setting,
+    configured,
+    durations_of,
+    planned_batch,
+    planned_least,
+    policy_of,
+)
 from holdfast.goodput.planner.summary import document, summary
 
 __all__ = [
@@ -33,6 +43,8 @@ __all__ = [
     "doublings",
     "durations_of",
     "plan_for",
+    "planned_batch",
+    "planned_least",
     "policy_of",
     "summary",
 ]

@@ -101,8 +101,24 @@ def policy_of(setting: Setting, choice: Choice) -> Policy:
         intervals={**intervals, SHARED: choice.shared_steps},
         layers=frozenset(name for name, on in layers.items() if on),
         elastic=elastic,
-        min_nodes=max(1, config.min_nodes * setting.nodes // config.cluster.nodes) if elastic else 1,
+        min_nodes=planned_least(setting) if elastic else 1,
     )
+
+
+def planned_batch(setting: Setting) -> int:
+    """Samples per step with which each node has as much to do as one of the profile's, so that a step takes as long as
+    was planned. Whole: the profile's own nodes share its batch in equal parts."""
+    config = setting.config
+    return config.training.global_batch_size // config.cluster.nodes * setting.nodes
+
+
+def planned_least(setting: Setting) -> int:
+    """The same share of the nodes as the profile's recovery.min_nodes, or the next more that the batch allows."""
+    config = setting.config
+    least = max(1, config.min_nodes * setting.nodes // config.cluster.nodes)
+    of_one_node = config.cluster.ranks_per_node * config.training.micro_batch_size
+    sizes = (size for size in range(least, setting.nodes) if planned_batch(setting) % (size * of_one_node) == 0)
+    return next(sizes, setting.nodes)
 
 
 def with_intervals(choice: Choice, steps: Mapping[str, int]) -> Choice:
