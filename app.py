@@ -25,8 +25,7 @@ if __name__ == "__main__" and (
 
 from holdfast.config import EXIT_BAD_CONFIG, ConfigError, RunConfig, prices  # noqa: E402
 from holdfast.config.notices import notices  # noqa: E402
-from infra import deployment as deployments  # noqa: E402
-from infra.deployment import Deployment, read  # noqa: E402
+from infra.deployment import Deployment, block_notices, read  # noqa: E402
 from k8s.main import use_bundled_node  # noqa: E402
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ def synthesize(context: Mapping[str, Any], *, outdir: str | None = None, cdk_val
         analytics_reporting=False,
     )
     config, deployment = read(app.node.get_all_context())
-    later = deployments.notices(config, deployment, datetime.now(UTC))
-    print("\n".join([*prices.lines(config), *notices(config), *later]), file=sys.stderr)
+    found = [*notices(config), *block_notices(config, deployment, datetime.now(UTC))]
+    print("\n".join([*prices.lines(config), *found]), file=sys.stderr)
     build(app, config, deployment)
     cdk.Validations.of(app).add_plugins(HoldfastRules(), AwsSolutionsChecks(app))
     try:

@@ -42,7 +42,7 @@ class Deployment(Section):
         return self.capacity_ends_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if self.capacity_ends_at else None
 
 
-def notices(config: RunConfig, deployment: Deployment, now: datetime) -> list[str]:
+def block_notices(config: RunConfig, deployment: Deployment, now: datetime) -> list[str]:
     """What is accepted, but should be known: a block's end that is missing or past. Not refused: the nodes of a block
     that is over are destroyed with the same context."""
     if config.aws.capacity.mode != "capacity_block":

@@ -9,13 +9,11 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from holdfast.config import RunConfig, names
+from holdfast.config.aws import MOST_ZONES
 from infra.budget import Budget
 from infra.deployment import Deployment
 from infra.nag import acknowledge
 from infra.stack import HoldfastStack
-
-MOST_ZONES = 3
-"""As many as aws.zones may have."""
 
 
 class NetworkStack(HoldfastStack):

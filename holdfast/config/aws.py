@@ -14,6 +14,8 @@ from holdfast.config.section import NumberFromText, Real, Section, Whole
 
 Zone = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
 Cidr = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$")]
+MOST_ZONES = 3
+"""The VPC has addresses for so many."""
 
 
 class Capacity(Section):
@@ -39,7 +41,7 @@ class Aws(Section):
 
     region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")] = "us-west-2"
     """Region of everything."""
-    zones: Annotated[tuple[Zone, ...], Field(min_length=2, max_length=3)] = ("us-west-2a", "us-west-2b")
+    zones: Annotated[tuple[Zone, ...], Field(min_length=2, max_length=MOST_ZONES)] = ("us-west-2a", "us-west-2b")
     """Availability zones of the VPC. EKS wants at least two."""
     gpu_zone: Zone = "us-west-2a"
     """The one zone of the GPU nodes and of FSx; must be among aws.zones."""

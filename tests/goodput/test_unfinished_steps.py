@@ -22,11 +22,17 @@ def hang(logs: list[Log], at: float, step: int, seconds: float, error: str = "Ra
     return at + seconds
 
 
-def hung_and_restarted(run: Run) -> None:
-    """Steps 1 to 5 until 7; step 6 hangs for 3 s; in process from step 4 on: restored at 11."""
+def five_steps(run: Run) -> list[Log]:
+    """Two ranks that have made steps 1 to 5 at second 7."""
     logs = run.ranks(0)
     begin(logs, 1)
-    train(logs, 2, 1, 5)  # to 7
+    train(logs, 2, 1, 5)
+    return logs
+
+
+def hung_and_restarted(run: Run) -> None:
+    """Steps 1 to 5 until 7; step 6 hangs for 3 s; in process from step 4 on: restored at 11."""
+    logs = five_steps(run)
     hang(logs, 7, 6, 3.0)  # to 10
     begin(logs, 10.5, restart=1)
     for log in logs:
@@ -47,9 +53,7 @@ def test_a_hang_is_detection_and_no_lost_work_although_a_peer_logged_the_step(ru
 
 
 def test_an_exception_is_followed_by_the_restart_although_a_peer_logged_the_step(run: Run) -> None:
-    logs = run.ranks(0)
-    begin(logs, 1)
-    train(logs, 2, 1, 5)  # to 7
+    logs = five_steps(run)
     logs[0].point(7, "fault", id="exception-rank0-step6", kind="exception", rank=0, step=6)
     logs[0].span(7, 7.25, "step", step=6, error="InjectedFault")
     end(logs[:1], 7.25, "exception", error="InjectedFault", step=6)
@@ -71,9 +75,7 @@ def test_the_loss_of_such_a_step_is_on_no_curve(run: Run) -> None:
 
 
 def test_such_a_step_is_no_part_of_a_run_that_never_came_back(run: Run) -> None:
-    logs = run.ranks(0)
-    begin(logs, 1)
-    train(logs, 2, 1, 5)  # to 7
+    logs = five_steps(run)
     hang(logs, 7, 6, 3.0)
     ledger = ledger_of(run)
     expect(ledger, init=2, productive=5, detection=3)
@@ -81,9 +83,7 @@ def test_such_a_step_is_no_part_of_a_run_that_never_came_back(run: Run) -> None:
 
 
 def test_an_attempt_that_finished_no_other_step_overcame_nothing(run: Run) -> None:
-    logs = run.ranks(0)
-    begin(logs, 1)
-    train(logs, 2, 1, 5)  # to 7
+    logs = five_steps(run)
     hang(logs, 7, 6, 3.0)  # to 10
     begin(logs, 10.5, restart=1)
     hang(logs, 11, 6, 2.0)  # to 13

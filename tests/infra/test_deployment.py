@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import ConfigError, RunConfig
 from holdfast.config.fields import all_fields, dotted
-from infra.deployment import DEFAULT_PROFILE, Deployment, notices, read
+from infra.deployment import DEFAULT_PROFILE, Deployment, block_notices, read
 from tests.infra.conftest import Synth
 
 ID = "cr-0123456789abcdef0"
@@ -35,11 +35,15 @@ def outcome(context: dict[str, Any]) -> Any:
 
 def test_a_blocks_end_that_is_missing_or_past_is_told_and_not_refused() -> None:
     now = datetime(2026, 12, 1, tzinfo=UTC)
-    (missing,) = notices(*read(BLOCK), now)
+    (missing,) = block_notices(*read(BLOCK), now)
     assert missing.startswith("capacity_ends_at is not given")
-    (past,) = notices(*read(BLOCK | {"capacity_ends_at": "2026-12-01T00:00:00Z"}), now)
+    (past,) = block_notices(*read(BLOCK | {"capacity_ends_at": "2026-12-01T00:00:00Z"}), now)
     assert past == "capacity_ends_at=2026-12-01T00:00:00Z is past: every pod of the job will leave at once"
-    assert notices(*read(BLOCK | {"capacity_ends_at": "2026-12-01T00:00:01Z"}), now) == notices(*read({}), now) == []
+    assert (
+        block_notices(*read(BLOCK | {"capacity_ends_at": "2026-12-01T00:00:01Z"}), now)
+        == block_notices(*read({}), now)
+        == []
+    )
 
 
 def test_no_context_is_the_articles_profile() -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from holdfast.config import RunConfig, fsx
 from holdfast.config.failure_rates import FailureRate
 from holdfast.goodput.attempts import IN_JOB, IN_PROCESS, NODE
+from holdfast.goodput.columns import LOCAL as LOCAL
 from holdfast.goodput.model import Save
 from holdfast.goodput.planner.inputs import CURED_BY, Inputs, cure_name
 from holdfast.goodput.simulate import GROW, Cure, Durations, Fleet, Policy, Tier
 
-SHARED, LOCAL = "shared", "local"
+SHARED = "shared"
 _NODE_KINDS = ("bad_gpu", "bad_link", "node_loss")
 """What a node's own checkpoints may not outlive."""
 
